@@ -34,11 +34,18 @@ from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.push.push_to_files import AnotherDataset
 from odf_sync.transfer.push.upload import Uploader
 
+UPLOADED = "uploaded"
 
-@pytest.fixture(autouse=True)
-def _uploads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects come when they are uploaded, in which these tests intervene."""
-    upload_objects(monkeypatch)
+
+@pytest.fixture(autouse=True, params=["inline", UPLOADED])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects come in the exchange, or are uploaded."""
+    if request.param == UPLOADED:
+        upload_objects(monkeypatch)
+
+
+interferes = pytest.mark.parametrize("way", [UPLOADED], indirect=True)
+"""With the upload of an object, or before the end that comes after it."""
 
 
 @pytest.fixture
@@ -206,6 +213,7 @@ def test_of_two_names_that_are_pushed_at_once_the_second_is_refused(
     assert there.head("cities") is None
 
 
+@interferes
 def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +224,7 @@ def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
     assert list(there.catalog.entries()) == []
 
 
+@interferes
 def test_a_commit_on_the_other_node_during_a_push_wins(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +250,7 @@ def test_a_commit_on_the_other_node_during_a_push_wins(
     assert there.head("cities") == theirs
 
 
+@interferes
 def test_lists_of_objects_may_be_truncated(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +263,7 @@ def test_lists_of_objects_may_be_truncated(
     assert len(sent) > 1
 
 
+@interferes
 def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_its_part(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +351,7 @@ def test_a_chain_is_replaced_in_one_exchange(
             here.push("cities", f"odf+{base}/cities", is_forced=True)
 
 
+@interferes
 def test_progress_requests_are_answered(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

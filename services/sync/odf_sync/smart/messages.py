@@ -26,6 +26,7 @@ CONTINUES: Final = "1"
 # Of the server's answer to the upgrade for a push: how many bytes of objects it takes in the exchange, after the list.
 INLINE_HEADER: Final = "odf-inline-objects"
 MAX_INLINE_BYTES: Final = 2 * 1024**2
+MAX_INLINE_OBJECTS: Final = 8  # more are stored in parallel if they are uploaded
 # Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
 # answer to the upgrade for a push: it takes signatures, in the archive of blocks.
 SIGNATURES_HEADER: Final = "odf-block-signatures"

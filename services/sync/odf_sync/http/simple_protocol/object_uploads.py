@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Hashable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,9 +39,13 @@ def upload_file(home: Path, alias: str, name: Multihash) -> Path:
     return home / UPLOADED / f"{_of_alias(alias)}{name}"
 
 
-def has_uploads(home: Path, alias: str) -> bool:
-    """Return whether anything has arrived of objects that are not complete."""
-    return any((home / UPLOADED).glob(f"{_of_alias(alias)}*"))
+def has_uploads(home: Path, alias: str, since: float) -> bool:
+    """Return whether a part of an object has arrived since a time, in seconds since the epoch."""
+    for file in (home / UPLOADED).glob(f"{_of_alias(alias)}*"):
+        with suppress(FileNotFoundError):  # it is complete
+            if file.stat().st_mtime >= since:
+                return True
+    return False
 
 
 def _of_alias(alias: str) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from odf_sync.http.endpoints import (
     require_still_allowed,
 )
 from odf_sync.http.open_pulls import OpenPulls
-from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.open_pushes import UPLOADING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.object_uploads import has_uploads
 from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
@@ -192,7 +193,9 @@ class SmartProtocol:
         offered = {CONTINUES_HEADER: CONTINUES, SIGNATURES_HEADER: SIGNATURES}
         if self._authorizer.keeps_private(caller):
             offered[CHOSEN_HEADER] = CHOSEN
-        if not has_uploads(self._settings.home, alias):  # else a part of an object would come twice
+        since = time.time() - UPLOADING_SECONDS
+        # Else bytes that have arrived would come twice.
+        if self._pushes.takes_inline(alias) and not has_uploads(self._settings.home, alias, since):
             offered[INLINE_HEADER] = str(MAX_INLINE_BYTES)
         return offered
 

@@ -1,9 +1,10 @@
 """The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Final, Self
@@ -37,6 +38,7 @@ from odf_sync.smart.large_messages import (
     message_bytes,
 )
 from odf_sync.smart.messages import (
+    MAX_INLINE_BYTES,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -160,16 +162,10 @@ class PushTarget:
             )
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
-    def expected(
-        self, dataset: DatasetId, files: tuple[ObjectFile, ...]
-    ) -> Iterator[tuple[ObjectFile, ExpectedUpload]]:
-        """Yield where each object is stored that comes in the exchange."""
+    def expected(self, dataset: DatasetId, file: ObjectFile) -> ExpectedUpload:
+        """Return where an object is stored that comes in the exchange."""
         place = UploadTarget(blobs=self.datasets.blobs, home=self.home, pushes=self.pushes, alias=self.alias)
-        for file in files:
-            yield (
-                file,
-                ExpectedUpload.of_object(place, dataset, file.object_type.kind, file.physical_hash),
-            )
+        return ExpectedUpload.of_object(place, dataset, file.object_type.kind, file.physical_hash)
 
     def kept(self, name: Multihash) -> Path:
         """Return where what was uploaded is kept."""
@@ -262,6 +258,7 @@ async def _receive(
         target.pushes.pushing(target.alias, dataset),
         Acceptance(target.datasets, chain) as acceptance,
         target.pushes.listening(dataset, acceptance.note_object),
+        target.pushes.inline(target.alias) if uploads.bytes_follow else nullcontext(),
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
@@ -305,7 +302,8 @@ async def _receive_objects(
             raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         limit_received(request, LIST_BYTES)
         if uploads.bytes_follow:
-            await receive_inline(channel, target.expected(dataset, uploads.object_files))
+            limit_received(request, MAX_INLINE_BYTES + SMALL_BYTES)
+            await receive_inline(channel, uploads.object_files, partial(target.expected, dataset))
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:

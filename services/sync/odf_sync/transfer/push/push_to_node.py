@@ -14,7 +14,7 @@ from typing import Final
 
 from odf_common.chain.compare_chains import Behind, Equal, compare
 from odf_common.chain.walk import Link
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash, physical_hash_of
 from odf_common.metadata.events import DatasetKind
@@ -30,6 +30,7 @@ from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
     LISTED,
+    MAX_INLINE_OBJECTS,
     SERVER_CLOSES,
     SERVER_CLOSES_HEADER,
     BlocksAccepted,
@@ -143,8 +144,8 @@ def _send_part(
         # A server that is single-tenant and does not promise this would show the dataset to all its callers.
         if head is None and is_private and not connection.keeps_visibility:
             require_accounts(source.alias, there.url, source.token)
+        started = time.monotonic()  # as the list of objects may be sent with the blocks
         plan = _send_blocks(source, connection, request, part, head)
-        started = time.monotonic()
         yield from _send_objects(source, connection, part)
         yield Step(alias=source.alias, state="committing")
         connection.send(CompleteRequest())
@@ -209,7 +210,9 @@ def _send_blocks(
             )
         )
         if connection.continues_uploads and archive.stat().st_size <= MAX_INLINE_ARCHIVE_BYTES:
-            _send_early(source, connection, archive, plan, part)
+            # The other node has most objects of a chain that is replaced.
+            most = 0 if request.is_forced else connection.inline_bytes
+            _send_early(source, connection, archive, plan, part, inline_bytes=most)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
     connection.send(NewBlocks(new_blocks=batch))
@@ -223,12 +226,14 @@ def _send_early(
     archive: Path,
     plan: TransferPlan,
     part: _Part,
+    *,
+    inline_bytes: float,
 ) -> None:
     """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
     connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(LISTED, LISTED_EARLY):
         return
-    part.inline = _inline_objects(source, part.objects, connection.inline_bytes)
+    part.inline = _inline_objects(source, part.objects, inline_bytes)
     connection.send_early(part.listed(part.objects, is_truncated=False))
     if part.inline is None:
         return
@@ -241,19 +246,19 @@ def _send_early(
 
 def _inline_objects(source: PushSource, files: tuple[ObjectFile, ...], most: float) -> list[bytes] | None:
     """Return the bytes of each object; None if they are too many, or are not here as the chain declares them."""
-    if sum(file.size for file in files) > most:
+    if files and (not most or len(files) > MAX_INLINE_OBJECTS or sum(file.size for file in files) > most):
         return None
     blobs, dataset = source.datasets.blobs, source.state.dataset_id
     objects = []
     for file in files:
         try:
-            content = blobs.open(dataset, file.object_type.kind, file.physical_hash)
-        except NotFound:
+            with blobs.open(dataset, file.object_type.kind, file.physical_hash) as stored:
+                content = stored.read(file.size + 1)
+        except OdfError:  # an upload names it
             return None
-        with content:
-            objects.append(content.read(file.size + 1))
-        if physical_hash_of(objects[-1]) != file.physical_hash:
+        if len(content) != file.size or physical_hash_of(content) != file.physical_hash:
             return None
+        objects.append(content)
     return objects
 
 
