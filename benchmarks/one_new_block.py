@@ -35,7 +35,7 @@ class Measure(Protocol):
 
 
 def run() -> list[Row]:
-    """Return the rows; takes ten minutes."""
+    """Return the rows; takes a quarter of an hour."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         pulled, pushed = Path(folder, "pull"), Path(folder, "push")
         return [

@@ -44,7 +44,7 @@ AS_RCLONE: Final = Target(judged="ratio", sense="≤", bound=1.2)
 def run() -> list[Row]:
     """Return the rows; takes twenty minutes, and 12 GB of disk."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
-        return [*_whole_chain(Path(folder))]
+        return list(_whole_chain(Path(folder)))
 
 
 def _whole_chain(folder: Path) -> Iterator[Row]:

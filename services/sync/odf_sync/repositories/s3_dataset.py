@@ -48,9 +48,8 @@ class S3Dataset(RemoteDataset):
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""
         path, position = f"{kind}/{name}", out.tell()
-        if (
-            position == limit
-        ):  # no range starts at the end of an object; the hash shows whether it is complete
+        # No range starts at the end of an object; the hash shows whether it is complete.
+        if position == limit:
             return
         chunks = self._bucket.chunks(path, position)
         if chunks is None:

@@ -300,9 +300,8 @@ async def _receive_objects(
         count += len(uploads.object_files)
         if count > most:
             raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
-        limit_received(request, LIST_BYTES)
+        limit_received(request, MAX_INLINE_BYTES + SMALL_BYTES if uploads.bytes_follow else LIST_BYTES)
         if uploads.bytes_follow:
-            limit_received(request, MAX_INLINE_BYTES + SMALL_BYTES)
             await receive_inline(channel, uploads.object_files, partial(target.expected, dataset))
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
