@@ -152,9 +152,10 @@ def test_ctrl_c_ends_a_pull_and_the_next_one_continues(story: Story, node: Embed
         while b"slow" not in shown:
             shown += os.read(terminal, 1000)
         pulling.send_signal(signal.SIGINT)
-        assert (pulling.communicate()[0], pulling.returncode) == (b"", 130)
+        output = pulling.communicate()[0]
         shown += os.read(terminal, 1_000_000)
         os.close(terminal)
+        assert (output, pulling.returncode) == (b"", 130), shown.decode()
         assert b"aborted" in shown
         assert b"Traceback" not in shown
     finally:

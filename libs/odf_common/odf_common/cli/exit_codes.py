@@ -50,6 +50,27 @@ def importing() -> Iterator[None]:
         signal.signal(signal.SIGINT, _interrupt)
 
 
+@contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` instead of an error that Ctrl-C has caused.
+
+    `threading.Condition`, on which gRPC waits, is not safe against interrupts: now and then its lock fails to be
+    released ("cannot release un-acquired lock"), and that error replaces the interrupt.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _is_caused_by_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+def _is_caused_by_interrupt(error: BaseException | None) -> bool:
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return error is not None
+    return _is_caused_by_interrupt(error.__cause__) or _is_caused_by_interrupt(error.__context__)
+
+
 def _abort(_number: int, _frame: FrameType | None) -> None:
     os.write(2, b"\naborted\n")
     os._exit(ExitCode.ABORTED)

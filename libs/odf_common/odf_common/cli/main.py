@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from odf_common.cli.exit_codes import ExitCode, importing
+from odf_common.cli.exit_codes import ExitCode, importing, keeping_interrupts
 from odf_common.cli.output import remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import OdfError, VerificationFailed, explained
@@ -112,13 +112,14 @@ def odf() -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     try:
-        result = odf.main(arguments, prog_name="odf", standalone_mode=False)
+        with keeping_interrupts():
+            result = odf.main(arguments, prog_name="odf", standalone_mode=False)
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt):  # click's own: the end of the input at a question
         click.echo("aborted", err=True)
         return ExitCode.ABORTED
     except OdfError as error:

@@ -13,7 +13,7 @@ from odf_common.cli import main as cli
 from odf_common.cli.output import print_object, print_rows
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.data.json_values import plain
-from odf_common.errors import InvalidInput, OdfError, VerificationFailed
+from odf_common.errors import InvalidInput, OdfError, Unavailable, VerificationFailed
 
 ODF = Path(sys.executable).with_name("odf")
 
@@ -83,6 +83,23 @@ except KeyboardInterrupt:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout == "\nended\n"
     assert done.stderr.count("ZeroDivisionError") == 1  # the one before Ctrl-C
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("cannot release un-acquired lock"), Unavailable(what="ingest", why="canceled")]
+)
+def test_an_error_caused_by_ctrl_c_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise error
+
+    monkeypatch.setattr(cli.odf, "main", interrupted)
+    assert cli.main(["list"]) == 130
+    assert capsys.readouterr().err == "aborted\n"
 
 
 def test_help_is_quick() -> None:

@@ -15,7 +15,7 @@ import grpc
 from odf_common.adapters.grpc.client import ServiceFailed
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
-from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
 from odf_common.cli.suggestions import late_remark
 from odf_common.cli.user_input import TIME
@@ -256,7 +256,8 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # type: ignore[type-arg]
-    reply: PushReply = call.result(seconds)
+    with keeping_interrupts():
+        reply: PushReply = call.result(seconds)
     return reply
 
 
