@@ -17,7 +17,7 @@ from odf_common.metadata.events import DatasetKind, Seed, SetInfo, SetTransform,
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import PRIVATE_MARK, CatalogEntry, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
@@ -250,3 +250,34 @@ def test_events_that_read_nothing_wait_for_no_change_of_names(
     monkeypatch.setattr(cities.catalog, "locked", lambda: pytest.fail("it is locked"))
     with hold_inputs(cities.datasets, entry, (None, SetInfo()), are_here=True):
         pass
+
+
+def privacy(node: Coordinator) -> dict[str, bool]:
+    return {
+        entry.alias: node.blobs.note(entry.dataset_id, PRIVATE_MARK) is not None
+        for entry in node.catalog.entries()
+    }
+
+
+def test_what_is_derived_from_a_private_dataset_is_private(
+    node: Coordinator, root: str, derivative: str, second: str
+) -> None:
+    node.add(root, derivative.replace("cities.copy", "before"))
+    node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
+
+    node.add(derivative, second, root.replace("name: cities", "name: towns"))
+
+    expected = {"cities": True, "before": False, "cities.copy": True, "copy.copy": True, "towns": False}
+    assert privacy(node) == expected
+
+
+def test_a_query_that_reads_a_private_dataset_makes_its_dataset_private(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    towns = root.replace("name: cities", "name: towns")
+    node.add(root, towns, derivative)
+    node.blobs.set_note(node.find("towns").id, PRIVATE_MARK, "")
+
+    node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: cities"), replace=True)
+
+    assert privacy(node) == {"cities": False, "towns": True, "cities.copy": True}

@@ -63,6 +63,7 @@ from odf_sync.smart.spool_files import SpooledBlocks, spool_file
 pytestmark = pytest.mark.waits
 
 MIB: Final = 1024**2
+BUSY_SECONDS: Final = 120.0  # in which a busy machine answers
 RAW_BYTES: Final = 4 * MIB  # of the blocks of a push; its message has some 15 MiB
 PUSHES: Final = 4
 MOST: Final = 20 * MIB  # one message at a time
@@ -204,7 +205,7 @@ def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(serv
         connection.send(a_request(plan))
         connection.expect(PushAccepted)
         name = physical_hash_of(archive)
-        with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)) as upload:
+        with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BUSY_SECONDS)) as upload:
             upload.request("PUT", f"/uploaded/archives/{name}", archive)
             assert upload.getresponse().status == 200
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=b"", archive=name)))
@@ -274,7 +275,7 @@ def upgraded_pull(server: Server) -> Iterator[socket.socket]:
 @contextmanager
 def upgraded(server: Server, path: str) -> Iterator[socket.socket]:
     """Yield the connection of a client whose request was upgraded."""
-    http_client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    http_client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BUSY_SECONDS)
     key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "bm9uY2Vub25jZW5vbmNlbg=="}
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", VERSION_HEADER: str(VERSION)}
     with closing(http_client):
@@ -331,7 +332,9 @@ def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) 
     with connected(f"{impatient.url}/archived/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
         connection.expect(PushAccepted)
-        with closing(http.client.HTTPConnection(urlsplit(impatient.url).netloc, timeout=30)) as upload:
+        with closing(
+            http.client.HTTPConnection(urlsplit(impatient.url).netloc, timeout=BUSY_SECONDS)
+        ) as upload:
             upload.putrequest("PUT", f"/archived/archives/{name}")
             upload.putheader("Content-Length", str(len(archive)))
             upload.endheaders()

@@ -10,10 +10,12 @@ from odf_testing.builders import a_hash
 from odf_testing.http import running
 from odf_testing.sync_node import SyncNode, open_exchanges
 
+from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import require_entry
-from odf_common.service.settings import Settings
+from odf_common.service.settings import MULTI_TENANT, Settings
+from odf_common.service.tenancy import require_tenancy
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility as Rule
@@ -22,6 +24,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import dataset_routes
 from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
 from odf_sync.repositories.http_dataset import HttpDataset
+from odf_sync.repositories.s3_dataset import S3Dataset
 from odf_sync.smart.messages import DatasetVisibility, TransferUrl
 from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.push.push_errors import AnotherVisibility
@@ -256,3 +259,28 @@ def test_a_private_dataset_is_pushed_to_a_folder_with_its_permissions(here: Node
     *_, last = here.push("cities", folder.as_uri(), privacy=here.privacy)
     assert last.state == "updated"
     assert (folder / "refs" / "head").exists()
+
+
+@pytest.mark.parametrize(
+    ("is_multi_tenant", "choice", "expected"),
+    [(False, None, Rule.PUBLIC), (False, Rule.PRIVATE, Rule.PRIVATE), (True, None, Rule.PRIVATE)],
+)
+def test_a_copy_from_the_home_of_a_node_is_private_if_the_dataset_may_be(
+    here: Node, there: Node, is_multi_tenant: bool, choice: Rule | None, expected: Rule
+) -> None:
+    folder = here.blobs.index_folder(require_entry(here.catalog, "cities").dataset_id).parent
+    if is_multi_tenant:
+        require_tenancy(Settings(home=folder.parent.parent, tenancy=MULTI_TENANT))
+    if choice is not None:
+        here.set_visibility("cities", choice)
+
+    *_, last = there.pull(folder.as_uri(), "copy", privacy=there.privacy)
+
+    assert (there.visibility("copy"), last.is_private) == (expected, expected is Rule.PRIVATE)
+
+
+def test_a_copy_from_a_bucket_is_private_if_it_is_read_with_credentials() -> None:
+    location = S3Location.parse("s3://team/cities")
+    own, public = S3Access(access_key="key", secret_key="secret"), S3Access()
+    assert [S3Dataset(location, access).is_private() for access in (own, public)] == [True, False]
+    assert S3Dataset(location, S3Access(credentials_file=Path("credentials"))).is_private()

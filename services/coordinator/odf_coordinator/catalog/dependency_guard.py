@@ -1,12 +1,12 @@
-"""Guards the dependency graph: refuses cycles, and keeps inputs from being deleted while a transform is committed."""
+"""Guards the dependency graph: refuses cycles, keeps inputs while a transform is committed, and passes on privacy."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import MetadataEvent, SetTransform
-from odf_common.ports.store import CatalogEntry
+from odf_common.metadata.events import MetadataEvent, SetTransform, TransformInput
+from odf_common.ports.store import PRIVATE_MARK, CatalogEntry
 from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
 
 
@@ -32,10 +32,24 @@ def require_no_cycle(
     datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
 ) -> None:
     """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
-    for input_ in (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs):
+    for input_ in _inputs_of(events):
         dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
         if datasets.is_derived_from(dataset, entry.dataset_id):
             text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived from it"
             raise InvalidInput(text=text)
         if are_here and datasets.catalog.by_id(dataset) is None:
             raise DatasetUnknown(what=name)
+
+
+def keep_private(datasets: Datasets, dataset: DatasetId, events: Iterable[MetadataEvent | None]) -> None:
+    """Mark a dataset as private if `events` make it read a private one, unless it is public by choice.
+
+    Called before the events count. Where datasets are private by default, nothing needs a mark.
+    """
+    inputs = (DatasetId.parse(input_.dataset_ref) for input_ in _inputs_of(events))
+    if any(datasets.blobs.note(input_, PRIVATE_MARK) is not None for input_ in inputs):
+        datasets.blobs.set_note(dataset, PRIVATE_MARK, "")
+
+
+def _inputs_of(events: Iterable[MetadataEvent | None]) -> Iterator[TransformInput]:
+    return (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs)

@@ -14,7 +14,7 @@ from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
-from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
+from odf_coordinator.catalog.dependency_guard import hold_inputs, keep_private, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
@@ -102,6 +102,7 @@ class DatasetCreator:
         )
         entry = self.ensure_push_topics(handle, events) if handle.ref == HEAD else handle.entry
         with hold_inputs(self.datasets, handle.entry, events, are_here=True):
+            keep_private(self.datasets, handle.id, events)
             outcome = self.committer.commit(
                 handle.id, expected_head=handle.state.head, events=events, system_time=time, ref=handle.ref
             )
@@ -161,6 +162,7 @@ class DatasetCreator:
             handle = self._written(draft, entry)
             with catalog.locked():
                 require_no_cycle(self.datasets, entry, draft.events, are_here=True)
+                keep_private(self.datasets, dataset, draft.events)
                 catalog.add(entry)
         self.committer.announce(handle.state)
         return handle

@@ -19,7 +19,15 @@ from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
-from odf_common.ports.store import BlobStore, CatalogEntry, Incarnation, id_of, incarnation, new_creation
+from odf_common.ports.store import (
+    PRIVATE_MARK,
+    BlobStore,
+    CatalogEntry,
+    Incarnation,
+    id_of,
+    incarnation,
+    new_creation,
+)
 from odf_sync.access.access_store import AccessStore, StoredToken
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
@@ -28,7 +36,6 @@ from odf_sync.access.tokens import Token
 LOGIN_SECONDS: Final = 24 * 3600
 LOGIN_LABEL: Final = "login"
 MAX_LABEL_CHARACTERS: Final = 100
-PRIVATE_MARK: Final = "private"  # a note, which is deleted with the dataset
 NODE_ACCOUNT: Final = Name("odf")
 """Owner of the datasets without an account, in answers to other nodes."""
 

@@ -8,7 +8,8 @@ from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import PRIVATE_MARK, ObjectKind
+from odf_common.service.settings import TENANCY_FILE
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, RemoteDataset, Sink
 
 
@@ -18,7 +19,8 @@ class RemoteFolder(RemoteDataset):
     def __init__(self, url: str) -> None:
         """Open the folder; raises `NotFound` if it does not exist."""
         self.url = url
-        self._store = FolderDataset(Path(unquote(urlparse(url).path)))
+        self._folder = Path(unquote(urlparse(url).path))
+        self._store = FolderDataset(self._folder)
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
@@ -26,6 +28,11 @@ class RemoteFolder(RemoteDataset):
         if head is None:
             raise NotFound(what=f"{self.url} (it has no refs/head)")
         return head
+
+    def is_private(self) -> bool:
+        """Return whether it is a dataset in the home of a node that keeps it private, or may do so."""
+        marks = (self._folder / "notes" / PRIVATE_MARK, self._folder.parent.parent / TENANCY_FILE)
+        return any(mark.exists() for mark in marks)
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

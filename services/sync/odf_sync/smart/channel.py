@@ -68,6 +68,10 @@ class PeerClosed(Unavailable):
             return "the connection to the other node was lost"
         return f"the other node ended the transfer (code {self.close_code}: {self.reason[:200]!r})"
 
+    def advice(self) -> str:
+        """Return how to continue."""
+        return "repeat the command; what has arrived is not sent again"
+
 
 class Channel:
     """Sends and receives messages in the order of the protocol."""

@@ -59,11 +59,26 @@ def store(
         blobs.put_all(dataset, kind, some)
 
 
+@dataclass(eq=False, kw_only=True)
+class HasAnotherName(AlreadyExists):
+    """A copy of the dataset exists under another name."""
+
+    alias: str
+
+    def __str__(self) -> str:
+        """Return its name here."""
+        return f"{self.what}, locally named {self.alias}, already exists"
+
+    def advice(self) -> str:
+        """Return how to pull it."""
+        return f"pull it under that name: add `--as {self.alias}`, or rename it with `odf rename {self.alias} NEW`"
+
+
 def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
     """Raise `AlreadyExists` if the dataset has another name here, or the name another dataset."""
     entry = catalog.by_id(dataset)
     if entry is not None and entry.alias.lower() != alias.lower():
-        raise AlreadyExists(what=f"this dataset, locally named {entry.alias},")
+        raise HasAnotherName(what="this dataset", alias=entry.alias)
     other = catalog.by_alias(alias)
     if other is not None and other.dataset_id != dataset:
         raise AlreadyExists(what=f"another dataset named {alias}")

@@ -164,7 +164,7 @@ class Bucket:
         """Use a bucket, which must exist; the first request is sent by the first call."""
         self.location = location
         self._endpoint = location.endpoint or access.endpoint
-        self._is_anonymous = access.access_key is None and access.credentials_file is None
+        self._is_anonymous = access.is_anonymous
         self._client = _client(location, access)
 
     def read(self, name: str, *, limit: int | None = None) -> StoredObject | None:

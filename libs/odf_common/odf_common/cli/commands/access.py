@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_object
+from odf_common.cli.output import output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.access_pb2 import ChangeAccessRequest, DatasetAccess, ShowAccessRequest
 
@@ -50,11 +50,15 @@ def show_access(*, dataset: str, output: str) -> None:
 def set_access(*, dataset: str, visibility: str, output: str) -> None:
     """Make a dataset public or private.
 
+    What is derived from a private dataset later is private, too, until you make it public.
+
     \b
     Example:
       odf access set ann/flights --visibility public
     """
     _change(ChangeAccessRequest(ref=dataset, visibility=visibility), output)
+    if visibility == "private":
+        remark(f"datasets that already derive from {dataset} keep their visibility; see `odf access show`")
 
 
 @command.command("grant")
