@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from odf_testing.chain_imports import stored
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.build_blocks import build_blocks
@@ -265,8 +266,9 @@ def test_what_is_derived_from_a_private_dataset_is_private(
     node.add(root, derivative.replace("cities.copy", "before"))
     node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
 
-    node.add(derivative, second, root.replace("name: cities", "name: towns"))
+    added = node.add(derivative, second, root.replace("name: cities", "name: towns"))
 
+    assert {result.alias for result in added if result.reads_private} == {"cities.copy", "copy.copy"}
     expected = {"cities": True, "before": False, "cities.copy": True, "copy.copy": True, "towns": False}
     assert privacy(node) == expected
 
@@ -280,4 +282,23 @@ def test_a_query_that_reads_a_private_dataset_makes_its_dataset_private(
 
     node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: cities"), replace=True)
 
+    assert not node.add(towns)[0].reads_private
     assert privacy(node) == {"cities": False, "towns": True, "cities.copy": True}
+
+
+def test_a_query_that_its_owner_accepts_from_another_node_makes_its_dataset_private(
+    cities: Coordinator, root: str
+) -> None:
+    cities.add(root.replace("name: cities", "name: towns"))
+    first, towns = cities.find("first"), cities.find("towns").id
+    cities.blobs.set_note(towns, PRIVATE_MARK, "")
+    after = stored(cities, first.state, reading(towns))
+    staged = cities.importer.import_chain(
+        first.id, expected_head=None, new_head=after.head, alias="", ref="theirs"
+    )
+    assert isinstance(staged, Committed)
+    assert not privacy(cities)["first"]
+
+    cities.references.fast_forward("first@theirs")
+
+    assert privacy(cities)["first"]

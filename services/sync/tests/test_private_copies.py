@@ -13,7 +13,7 @@ from odf_testing.sync_node import SyncNode, open_exchanges
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import require_entry
+from odf_common.ports.store import PRIVATE_MARK, require_entry
 from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_common.service.tenancy import require_tenancy
 from odf_sync.access.access_store import AccessStore
@@ -284,3 +284,19 @@ def test_a_copy_from_a_bucket_is_private_if_it_is_read_with_credentials() -> Non
     own, public = S3Access(access_key="key", secret_key="secret"), S3Access()
     assert [S3Dataset(location, access).is_private() for access in (own, public)] == [True, False]
     assert S3Dataset(location, S3Access(credentials_file=Path("credentials"))).is_private()
+
+
+def test_a_copy_from_a_folder_whose_notes_are_closed_is_private(
+    here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = here.blobs.index_folder(require_entry(here.catalog, "cities").dataset_id).parent
+    notes = folder / "notes" / PRIVATE_MARK
+    exists = Path.exists
+
+    def closed(path: Path) -> bool:
+        if path == notes:
+            raise PermissionError(path)
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", closed)
+    assert there.pull(folder.as_uri(), "copy", privacy=there.privacy)[-1].is_private

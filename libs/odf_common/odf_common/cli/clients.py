@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
+from odf_common.cli.exit_codes import keeping_interrupts
 from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
@@ -197,7 +198,12 @@ def _service(
 ) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
     tls = peer_tls(load())
-    with calling(name), reached(name, address, timeout, tls=tls, user_agent=_user_agent()) as open_channel:
+    # An interrupt is no failed call: commands that go on with the next dataset after one must end.
+    with (
+        keeping_interrupts(),
+        calling(name),
+        reached(name, address, timeout, tls=tls, user_agent=_user_agent()) as open_channel,
+    ):
         yield open_channel
 
 

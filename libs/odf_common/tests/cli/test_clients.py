@@ -49,3 +49,17 @@ def test_a_service_that_stays_down_is_reported_with_advice(listener: socket.sock
         pass
     assert str(caught.value).startswith("coordinator cannot be reached: no server answers at 127.0.0.1:")
     assert "`odf status`" in caught.value.advice()
+
+
+def test_a_call_that_ctrl_c_made_fail_is_an_interrupt(listener: socket.socket) -> None:
+    """A command that goes on after a failed call would go on after Ctrl-C."""
+
+    def interrupted() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("cannot release un-acquired lock")
+
+    listener.listen()
+    with listener, pytest.raises(KeyboardInterrupt), clients.coordinator(node(listener)):
+        interrupted()

@@ -42,13 +42,21 @@ def require_no_cycle(
 
 
 def keep_private(datasets: Datasets, dataset: DatasetId, events: Iterable[MetadataEvent | None]) -> None:
-    """Mark a dataset as private if `events` make it read a private one, unless it is public by choice.
+    """Mark a dataset as private if `events` make it read a private one; called before the events count.
 
-    Called before the events count. Where datasets are private by default, nothing needs a mark.
+    It stays public if someone has made it so.
+    """
+    if reads_private(datasets, events):
+        datasets.blobs.set_note(dataset, PRIVATE_MARK, "")
+
+
+def reads_private(datasets: Datasets, events: Iterable[MetadataEvent | None]) -> bool:
+    """Return whether `events` read a dataset that is marked as private.
+
+    Where datasets are private by default, nothing needs a mark.
     """
     inputs = (DatasetId.parse(input_.dataset_ref) for input_ in _inputs_of(events))
-    if any(datasets.blobs.note(input_, PRIVATE_MARK) is not None for input_ in inputs):
-        datasets.blobs.set_note(dataset, PRIVATE_MARK, "")
+    return any(datasets.blobs.note(input_, PRIVATE_MARK) is not None for input_ in inputs)
 
 
 def _inputs_of(events: Iterable[MetadataEvent | None]) -> Iterator[TransformInput]:

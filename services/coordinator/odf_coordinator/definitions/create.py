@@ -14,7 +14,12 @@ from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
-from odf_coordinator.catalog.dependency_guard import hold_inputs, keep_private, require_no_cycle
+from odf_coordinator.catalog.dependency_guard import (
+    hold_inputs,
+    keep_private,
+    reads_private,
+    require_no_cycle,
+)
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
@@ -36,12 +41,16 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddResult:
-    """The result of a manifest; `outcome` is added, unchanged or replaced."""
+    """The result of a manifest; `outcome` is added, unchanged or replaced.
+
+    `reads_private`: its query, if new, reads a private dataset.
+    """
 
     alias: str
     dataset_id: DatasetId
     head: Multihash
     outcome: str
+    reads_private: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -144,7 +153,13 @@ class DatasetCreator:
             dataset = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=dataset.alias, dataset_id=str(dataset.id), outcome=outcome)
-        return AddResult(alias=dataset.alias, dataset_id=dataset.id, head=dataset.state.head, outcome=outcome)
+        return AddResult(
+            alias=dataset.alias,
+            dataset_id=dataset.id,
+            head=dataset.state.head,
+            outcome=outcome,
+            reads_private=outcome != "unchanged" and reads_private(self.datasets, draft.events),
+        )
 
     def _replaced(self, draft: Draft) -> DatasetHandle:
         handle = self.datasets.find(draft.name)

@@ -19,8 +19,7 @@ class RemoteFolder(RemoteDataset):
     def __init__(self, url: str) -> None:
         """Open the folder; raises `NotFound` if it does not exist."""
         self.url = url
-        self._folder = Path(unquote(urlparse(url).path))
-        self._store = FolderDataset(self._folder)
+        self._store = FolderDataset(Path(unquote(urlparse(url).path)))
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
@@ -31,8 +30,14 @@ class RemoteFolder(RemoteDataset):
 
     def is_private(self) -> bool:
         """Return whether it is a dataset in the home of a node that keeps it private, or may do so."""
-        marks = (self._folder / "notes" / PRIVATE_MARK, self._folder.parent.parent / TENANCY_FILE)
-        return any(mark.exists() for mark in marks)
+        folder = self._store.folder
+        try:
+            return any(
+                mark.exists()
+                for mark in (folder / "notes" / PRIVATE_MARK, folder.parent.parent / TENANCY_FILE)
+            )
+        except PermissionError:  # the notes are closed to others
+            return True
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -23,7 +23,6 @@ class S3Dataset(RemoteDataset):
         """Use a prefix in a bucket; sends no request yet."""
         self.url = str(location)
         self._bucket = Bucket(location, access)
-        self._is_anonymous = access.is_anonymous
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
@@ -31,7 +30,7 @@ class S3Dataset(RemoteDataset):
 
     def is_private(self) -> bool:
         """Return whether the bucket is read with credentials: it may be closed to others."""
-        return not self._is_anonymous
+        return not self._bucket.is_anonymous
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -69,8 +69,8 @@ class PeerClosed(Unavailable):
         return f"the other node ended the transfer (code {self.close_code}: {self.reason[:200]!r})"
 
     def advice(self) -> str:
-        """Return how to continue."""
-        return "repeat the command; what has arrived is not sent again"
+        """Return how to continue after a lost connection; a reason says more."""
+        return "repeat the command; it continues where it can" if self.close_code == ABNORMAL else ""
 
 
 class Channel:

@@ -164,7 +164,7 @@ class Bucket:
         """Use a bucket, which must exist; the first request is sent by the first call."""
         self.location = location
         self._endpoint = location.endpoint or access.endpoint
-        self._is_anonymous = access.is_anonymous
+        self.is_anonymous = access.access_key is None and access.credentials_file is None
         self._client = _client(location, access)
 
     def read(self, name: str, *, limit: int | None = None) -> StoredObject | None:
@@ -414,7 +414,7 @@ class Bucket:
                 return self._unavailable(name, "the bucket does not exist", "create it, or correct ODF_STORE")
             case S3Error(code=code) if code in _REFUSED:
                 remedy = "check the credentials (ODF_S3_…) and what the bucket's policy allows them"
-                if self._is_anonymous:
+                if self.is_anonymous:
                     remedy = f"none were sent: set ODF_S3_ACCESS_KEY, and ODF_S3_ENDPOINT={self._endpoint}"
                 return self._unavailable(name, f"access is denied ({code})", remedy)
             case S3Error(code="RequestTimeTooSkewed"):

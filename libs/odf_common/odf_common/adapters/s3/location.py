@@ -92,8 +92,3 @@ class S3Access:
     session_token: str | None = field(default=None, repr=False)
     credentials_file: Path | None = None
     """In AWS's format, read again when it has changed; its profile `default` is used unless a key is given."""
-
-    @property
-    def is_anonymous(self) -> bool:
-        """Whether requests have no credentials, so that only public buckets answer."""
-        return self.access_key is None and self.credentials_file is None

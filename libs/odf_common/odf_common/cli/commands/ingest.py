@@ -255,12 +255,13 @@ def _uninterrupted() -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@keeping_interrupts()
 def _answer(call: grpc.Future, seconds: float | None = None) -> PushReply:  # type: ignore[type-arg]
-    with keeping_interrupts():
-        reply: PushReply = call.result(seconds)
+    reply: PushReply = call.result(seconds)
     return reply
 
 
+@keeping_interrupts()
 def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  # type: ignore[type-arg]
     """Ask repeatedly to cancel a push, which may not have started yet, and return its answer."""
     while True:
