@@ -18,7 +18,7 @@ from odf_common.metadata.events import DatasetKind, Seed, SetInfo, SetTransform,
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
-from odf_common.ports.store import PRIVATE_MARK, CatalogEntry, ObjectKind
+from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, CatalogEntry, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
@@ -302,3 +302,41 @@ def test_a_query_that_its_owner_accepts_from_another_node_makes_its_dataset_priv
     cities.references.fast_forward("first@theirs")
 
     assert privacy(cities)["first"]
+
+
+def test_a_copy_that_reads_a_private_dataset_of_this_node_is_private(cities: Coordinator) -> None:
+    cities.blobs.set_note(cities.find("cities").id, PRIVATE_MARK, "")
+    dataset, add = a_copy(cities, lambda _: cities.find("cities").id)
+
+    assert isinstance(add(), Committed)
+    assert privacy(cities) == {"cities": True, "first": False, "second": False, "copy": True}
+    assert cities.find("copy").id == dataset
+
+
+def test_a_dataset_that_is_rolled_back_to_a_query_of_a_private_one_is_private(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, root.replace("name: cities", "name: towns"), derivative)
+    earlier = node.find("cities.copy").state.head
+    node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: cities"), replace=True)
+    node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
+
+    node.editor.reset("cities.copy", earlier)
+
+    assert privacy(node) == {"cities": True, "towns": False, "cities.copy": True}
+
+
+def test_a_choice_of_public_and_a_staged_query_change_no_privacy(
+    cities: Coordinator, derivative: str
+) -> None:
+    second, head = cities.find("second"), cities.find("first").state.head
+    cities.blobs.set_note(cities.find("cities").id, PRIVATE_MARK, "")
+    cities.blobs.set_note(second.id, PUBLIC_MARK, "")
+    changed = derivative.replace("SELECT event_time, city", "SELECT event_time, lower(city) AS city")
+    cities.references.set("first@candidate", str(head), None)
+    query = next(event for event in (cities.find("first").state.transform,) if event is not None)
+
+    cities.add(changed.replace("cities.copy", "second"), replace=True)
+    cities.editor.commit_event("first@candidate", replace(query, transform=reading(second.id).transform))
+
+    assert privacy(cities) == {"cities": True, "first": False, "second": False}

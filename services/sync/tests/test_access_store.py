@@ -225,11 +225,36 @@ def test_a_dataset_that_is_created_private_stays_so_without_the_database(tmp_pat
     blobs = LocalBlobStore(tmp_path)
     directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
     with directory.creating(a_dataset(), Visibility.PRIVATE) as creation:
-        assert blobs.note(a_dataset(), "private") is None, "it may not be created"
+        assert blobs.note(a_dataset(), "private") is not None, "others look at it once it has a name"
     created = incarnation(a_dataset(), creation)
     (tmp_path / FILE).unlink()
     again = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
     assert again.visibility(created) is Visibility.PRIVATE
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"), [(AlreadyExists(what="it"), False), (Unavailable(what="it", why="?"), True)]
+)
+@pytest.mark.parametrize("was_marked", [False, True])
+def test_a_dataset_that_may_not_be_created_private_is_not_marked(
+    tmp_path: Path, error: OdfError, stays: bool, was_marked: bool
+) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    if was_marked:
+        blobs.set_note(a_dataset(), "private", "")
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
+    with pytest.raises(type(error)), directory.creating(a_dataset(), Visibility.PRIVATE):
+        raise error
+    assert (blobs.note(a_dataset(), "private") is not None) == (stays or was_marked)
+
+
+def test_a_choice_of_public_is_marked(tmp_path: Path) -> None:
+    blobs = LocalBlobStore(tmp_path)
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, blobs=blobs)
+    for visibility in (Visibility.PUBLIC, Visibility.PRIVATE, Visibility.PUBLIC):
+        directory.set_visibility(HERE, visibility)
+        marks = [mark for mark in ("public", "private") if blobs.note(a_dataset(), mark) is not None]
+        assert marks == [visibility.value]
 
 
 def test_a_public_dataset_is_never_marked_as_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

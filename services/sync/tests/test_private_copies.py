@@ -300,3 +300,34 @@ def test_a_copy_from_a_folder_whose_notes_are_closed_is_private(
 
     monkeypatch.setattr(Path, "exists", closed)
     assert there.pull(folder.as_uri(), "copy", privacy=there.privacy)[-1].is_private
+
+
+@pytest.mark.parametrize("through", ["link", "../datasets"])
+def test_a_copy_from_the_home_of_a_multi_tenant_node_is_private_by_whatever_path(
+    tmp_path: Path, here: Node, there: Node, through: str
+) -> None:
+    folder = here.blobs.index_folder(require_entry(here.catalog, "cities").dataset_id).parent
+    require_tenancy(Settings(home=folder.parent.parent, tenancy=MULTI_TENANT))
+    (tmp_path / "link").symlink_to(folder)
+    path = tmp_path / "link" if through == "link" else folder.parent / through / folder.name
+
+    assert there.pull(f"file://{path}", "copy", privacy=there.privacy)[-1].is_private
+
+
+@pytest.mark.parametrize("choice", [None, Rule.PUBLIC])
+def test_a_copy_becomes_private_with_its_source_unless_it_is_public_by_choice(
+    here: Node, there: Node, choice: Rule | None
+) -> None:
+    folder = here.blobs.index_folder(require_entry(here.catalog, "cities").dataset_id).parent
+    there.pull(folder.as_uri(), "copy", privacy=there.privacy)
+    assert there.visibility("copy") is Rule.PUBLIC
+    if choice is not None:
+        there.set_visibility("copy", choice)
+    here.set_visibility("cities", Rule.PRIVATE)
+    here.coordinator.push("cities", "Oslo", minute=9)
+
+    *_, last = there.pull(folder.as_uri(), "copy", privacy=there.privacy)
+
+    expected = choice or Rule.PRIVATE
+    assert (last.state, last.is_private) == ("updated", expected is Rule.PRIVATE)
+    assert there.visibility("copy") is expected

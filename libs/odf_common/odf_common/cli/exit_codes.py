@@ -65,10 +65,17 @@ def keeping_interrupts() -> Iterator[None]:
         raise
 
 
-def _is_caused_by_interrupt(error: BaseException | None) -> bool:
-    if error is None or isinstance(error, KeyboardInterrupt):
-        return error is not None
-    return _is_caused_by_interrupt(error.__cause__) or _is_caused_by_interrupt(error.__context__)
+def _is_caused_by_interrupt(error: BaseException) -> bool:
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        cause = waiting.pop()
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        if cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            waiting += (cause.__cause__, cause.__context__)
+    return False
 
 
 def _abort(_number: int, _frame: FrameType | None) -> None:

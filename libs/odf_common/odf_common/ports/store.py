@@ -31,6 +31,7 @@ NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPO
 CREATION_BYTES: Final = 8
 MAX_REFERENCE_BYTES: Final = 1024  # of a stored reference: it is one hash
 PRIVATE_MARK: Final = "private"  # the note of a private dataset
+PUBLIC_MARK: Final = "public"  # the note of one that someone has made public
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+import structlog
+
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import MetadataEvent, SetTransform, TransformInput
-from odf_common.ports.store import PRIVATE_MARK, CatalogEntry
+from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, CatalogEntry
 from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
+
+log = structlog.stdlib.get_logger(__name__)
 
 
 @contextmanager
@@ -41,12 +45,17 @@ def require_no_cycle(
             raise DatasetUnknown(what=name)
 
 
-def keep_private(datasets: Datasets, dataset: DatasetId, events: Iterable[MetadataEvent | None]) -> None:
-    """Mark a dataset as private if `events` make it read a private one; called before the events count.
+def keep_private(
+    datasets: Datasets, dataset: DatasetId, new: SetTransform | None, *, old: SetTransform | None
+) -> None:
+    """Mark a dataset as private if its new transform reads a private one; called before the transform counts.
 
     It stays public if someone has made it so.
     """
-    if reads_private(datasets, events):
+    if new in (None, old) or not reads_private(datasets, (new,)):
+        return
+    if datasets.blobs.note(dataset, PUBLIC_MARK) is None:
+        log.info("private, since its query reads a private dataset", dataset_id=str(dataset))
         datasets.blobs.set_note(dataset, PRIVATE_MARK, "")
 
 

@@ -10,7 +10,7 @@ from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, KnownEvent
+from odf_common.metadata.events import AddPushSource, KnownEvent, SetTransform
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
@@ -111,7 +111,8 @@ class DatasetCreator:
         )
         entry = self.ensure_push_topics(handle, events) if handle.ref == HEAD else handle.entry
         with hold_inputs(self.datasets, handle.entry, events, are_here=True):
-            keep_private(self.datasets, handle.id, events)
+            if handle.ref == HEAD:
+                keep_private(self.datasets, handle.id, _transform_of(events), old=handle.state.transform)
             outcome = self.committer.commit(
                 handle.id, expected_head=handle.state.head, events=events, system_time=time, ref=handle.ref
             )
@@ -177,7 +178,7 @@ class DatasetCreator:
             handle = self._written(draft, entry)
             with catalog.locked():
                 require_no_cycle(self.datasets, entry, draft.events, are_here=True)
-                keep_private(self.datasets, dataset, draft.events)
+                keep_private(self.datasets, dataset, _transform_of(draft.events), old=None)
                 catalog.add(entry)
         self.committer.announce(handle.state)
         return handle
@@ -189,6 +190,10 @@ class DatasetCreator:
         )
         state = require_committed(draft.dataset_id, outcome).state
         return DatasetHandle(entry=entry, state=state)
+
+
+def _transform_of(events: Iterable[KnownEvent]) -> SetTransform | None:
+    return next((event for event in events if isinstance(event, SetTransform)), None)
 
 
 def _sources_of(events: Iterable[KnownEvent]) -> list[str]:

@@ -7,7 +7,6 @@ from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, ObjectKind, RefStore, require_unmoved
-from odf_coordinator.catalog.dependency_guard import keep_private
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, ReferenceUnknown
 from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
@@ -123,8 +122,6 @@ class References:
         entry = head.entry
         if self.keys.has(head.id):
             entry = self.creator.ensure_push_topics(head, candidate.state.push_sources.values())
-            if candidate.state.transform != head.state.transform:
-                keep_private(self.datasets, head.id, (candidate.state.transform,))
         outcome = self.importer.import_chain(
             head.id,
             expected_head=head.state.head,

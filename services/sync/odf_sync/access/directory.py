@@ -21,6 +21,7 @@ from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import (
     PRIVATE_MARK,
+    PUBLIC_MARK,
     BlobStore,
     CatalogEntry,
     Incarnation,
@@ -140,26 +141,37 @@ class Directory:
         visibility = self.store.visibility(dataset)
         if visibility is not None:
             return visibility
-        is_private = self.is_multi_tenant or self._is_marked(dataset)
+        is_private = self.is_multi_tenant or self.is_marked(dataset)
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
         """Set the visibility of a dataset that exists; it is never less private in between."""
         if visibility is Visibility.PRIVATE:
-            self._mark(dataset, "")
-        self.store.set_visibility(dataset, visibility)
-        if visibility is Visibility.PUBLIC:
-            self._mark(dataset, None)
+            self._mark(dataset, PRIVATE_MARK)
+            self.store.set_visibility(dataset, visibility)
+            self._unmark(dataset, PUBLIC_MARK)
+        else:
+            self.store.set_visibility(dataset, visibility)
+            self._mark(dataset, PUBLIC_MARK)
+            self._unmark(dataset, PRIVATE_MARK)
+
+    def make_private_by_default(self, dataset: Incarnation) -> None:
+        """Make a dataset private unless someone has chosen its visibility."""
+        if self.store.visibility(dataset) is None:
+            self.set_visibility(dataset, Visibility.PRIVATE)
 
     @contextmanager
     def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
         """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
 
         It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
-        leaves a row that counts for none.
+        leaves a row that counts for none, and perhaps a mark, which keeps what is created later private.
         """
         creation = new_creation()
         created = incarnation(dataset, creation)
+        is_new_mark = visibility is Visibility.PRIVATE and not self.is_marked(created)
+        if is_new_mark:
+            self._mark(created, PRIVATE_MARK)
         self.store.set_visibility(created, visibility)
         try:
             yield creation
@@ -167,15 +179,22 @@ class Directory:
             raise
         except OdfError:
             self.store.forget(created)
+            if is_new_mark:
+                self._unmark(created, PRIVATE_MARK)
             raise
         self.set_visibility(created, visibility)
 
-    def _mark(self, dataset: Incarnation, text: str | None) -> None:
-        if self._blobs is not None:
-            self._blobs.set_note(id_of(dataset), PRIVATE_MARK, text)
-
-    def _is_marked(self, dataset: Incarnation) -> bool:
+    def is_marked(self, dataset: Incarnation) -> bool:
+        """Return whether a dataset is marked as private."""
         return self._blobs is not None and self._blobs.note(id_of(dataset), PRIVATE_MARK) is not None
+
+    def _mark(self, dataset: Incarnation, mark: str) -> None:
+        if self._blobs is not None:
+            self._blobs.set_note(id_of(dataset), mark, "")
+
+    def _unmark(self, dataset: Incarnation, mark: str) -> None:
+        if self._blobs is not None:
+            self._blobs.set_note(id_of(dataset), mark, None)
 
     def owner(self, alias: Alias) -> Account:
         """Return the account that owns a dataset; its id is derived from its name if no such account exists."""

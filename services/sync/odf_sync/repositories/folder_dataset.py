@@ -30,7 +30,7 @@ class RemoteFolder(RemoteDataset):
 
     def is_private(self) -> bool:
         """Return whether it is a dataset in the home of a node that keeps it private, or may do so."""
-        folder = self._store.folder
+        folder = self._store.folder.resolve()
         try:
             return any(
                 mark.exists()

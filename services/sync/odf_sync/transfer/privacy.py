@@ -49,6 +49,11 @@ class Privacy:
         """Return whether a dataset of this node is private."""
         return self.directory.visibility(entry.incarnation) is Visibility.PRIVATE
 
+    def follow(self, there: RemoteDataset, entry: CatalogEntry) -> None:
+        """Make a copy private if its source may have become so, unless its visibility was chosen here."""
+        if there.is_private():
+            self.directory.make_private_by_default(entry.incarnation)
+
     @contextmanager
     def copying(self, there: RemoteDataset, dataset: DatasetId) -> Iterator[str | None]:
         """Yield the creation of a new copy that is to be private, since the dataset may be so there; else None."""

@@ -336,7 +336,7 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
                 remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
             if item.is_private:
                 remark(
-                    f"{item.alias} is private here, since not everyone may be able to read it there; "
+                    f"{item.alias} is private here, since it may be so there, or derives from a private dataset; "
                     f"`odf access set {item.alias} --visibility public` lets everyone read it"
                 )
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")

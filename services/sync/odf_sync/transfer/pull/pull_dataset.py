@@ -38,7 +38,7 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.store import BlobStore, ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import PRIVATE_MARK, BlobStore, ObjectKind, block_reader, scratch_folder
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
@@ -204,18 +204,31 @@ class _Pull:
         )
 
     def _commit(self, state: ChainState) -> bool:
-        """Ask the coordinator to move the head; return whether the dataset is new, and private as the source may be."""
+        """Ask the coordinator to move the head; return whether that made the dataset private.
+
+        It does if the source may be private, or the chain reads a private dataset of this node.
+        """
         dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
         check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
-        if datasets.catalog.by_id(dataset) is not None:
+        entry = datasets.catalog.by_id(dataset)
+        if entry is None:
+            return self._create(state)
+        if copy.privacy is None:
             commit(datasets, self.replies, state, copy)
             return False
+        was_private = copy.privacy.is_private(entry)
+        copy.privacy.follow(self.there, entry)
+        commit(datasets, self.replies, state, copy)
+        return not was_private and copy.privacy.is_private(entry)
+
+    def _create(self, state: ChainState) -> bool:
+        dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(datasets.blobs, dataset, lambda _: RemoteAliases(pull=(self.source,)))
         with copy.privacy.copying(self.there, dataset) if copy.privacy else nullcontext() as creation:
             commit(datasets, self.replies, state, replace(copy, creation=creation or ""))
-        return creation is not None
+        return datasets.blobs.note(dataset, PRIVATE_MARK) is not None
 
     def _fetch(
         self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = PARALLEL_DOWNLOADS
