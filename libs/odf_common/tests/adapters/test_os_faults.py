@@ -219,6 +219,7 @@ def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
         "__init__": lambda: FolderDataset(store.folder),
         "head": store.head,
         "has": lambda: store.has(BLOCK, NAME),
+        "may_have": lambda: store.may_have("notes/private"),
         "size": lambda: store.size(BLOCK, NAME),
         "read_block": lambda: store.read_block(NAME),
         "open": lambda: store.open(BLOCK, NAME).close(),

@@ -30,14 +30,7 @@ class RemoteFolder(RemoteDataset):
 
     def is_private(self) -> bool:
         """Return whether it is a dataset in the home of a node that keeps it private, or may do so."""
-        folder = self._store.folder.resolve()
-        try:
-            return any(
-                mark.exists()
-                for mark in (folder / "notes" / PRIVATE_MARK, folder.parent.parent / TENANCY_FILE)
-            )
-        except PermissionError:  # the notes are closed to others
-            return True
+        return self._store.may_have(f"notes/{PRIVATE_MARK}") or self._store.may_have(f"../../{TENANCY_FILE}")
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

@@ -26,6 +26,13 @@ class FolderDataset:
             raise NotFound(what=f"folder {folder}")
         self.folder = folder
 
+    def may_have(self, path: str) -> bool:
+        """Return whether a file exists, or is hidden; its path starts at the folder itself, behind any links."""
+        try:
+            return (self.folder / path).exists()  # the system follows links before it goes up
+        except PermissionError:
+            return True
+
     def head(self, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""
         try:
