@@ -217,18 +217,18 @@ def test_a_json_document_is_split_without_changing_a_digit() -> None:
         Decimal("12345678901234567890.123456789"),
         Decimal(1),
     ]
-    for bad in (
-        b'{"a":{"b":[{"c":1}]},"a":{"b":[{"c":2}]}}',
-        b'{"a":{"b":[{"c":1,"c":2}]}}',
-        b'{"a":{"b":[{"c":1}]}} x',
-        b'{"a":{"b":[{"c":1},]}}',
-        b'{"a":{"b":[{"c":1}]}',
-        b'{"a":{"b":[{"c":1}]},}',
-        b'{1:2,"a":{"b":[{"c":1}]}}',
-        b'{"a":[]}',
-        b'{"a":{"b":[' + b"[" * 100_000,
+    for bad, reason in (
+        (b'{"a":{"b":[{"c":1}]},"a":{"b":[{"c":2}]}}', "has 'a' twice"),
+        (b'{"a":{"b":[{"c":1,"c":2}]}}', "column c: is duplicated"),
+        (b'{"a":{"b":[{"c":1}]}} x', "text after the document at"),
+        (b'{"a":{"b":[{"c":1},]}}', "expected an array of objects"),
+        (b'{"a":{"b":[{"c":1}]}', "expected ',' at"),
+        (b'{"a":{"b":[{"c":1}]},}', "Expecting value"),
+        (b'{1:2,"a":{"b":[{"c":1}]}}', "expected a name at character 1"),
+        (b'{"a":[]}', "has no member"),
+        (b'{"a":{"b":[' + b"[" * 100_000, "expected an array of objects"),
     ):
-        with pytest.raises(InvalidInput):
+        with pytest.raises(InvalidInput, match=reason):
             read_batch(step, bad, schema)
 
 

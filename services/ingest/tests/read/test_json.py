@@ -37,30 +37,32 @@ def test_white_space_and_other_members_of_the_document_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "document",
+    ("document", "reason"),
     [
-        b'{"rows":[{"id":1} {"id":2}]}',
-        b'{"rows":[{"id":1},]}',
-        b'{"rows":[,{"id":1}]}',
-        b'{"rows":[{"id":1}],}',
-        b'{"rows":[{"id":1}]',
-        b'{"rows":[{"id":1}}',
-        b'{"rows":[{"id":1}]}]',
-        b'{"rows" [{"id":1}]}',
-        b'{"other":0 "rows":[{"id":1}]}',
-        b'{"rows":[{"id":1}],"rows":[{"id":2}]}',
-        b'{"other":0,"rows":[{"id":1}],"other":1}',
-        b'{"rows":[{"id":1,"id":2}]}',
-        b'{0:1,"rows":[{"id":1}]}',
-        b'{"other":nought,"rows":[{"id":1}]}',
-        b'{"Rows":[{"id":1}]}',
-        b'[{"rows":[{"id":1}]}]',
-        b'{"rows":[1]}',
-        b'{"rows":null}',
+        (b'{"rows":[{"id":1} {"id":2}]}', "expected ',' at character 18"),
+        (b'{"rows":[{"id":1},]}', "expected an array of objects"),
+        (b'{"rows":[,{"id":1}]}', "expected an array of objects"),
+        (b'{"rows":[{"id":1}],}', "Expecting value: line 1 column 20"),
+        (b'{"rows":[{"id":1}]', "expected ',' at character 18"),
+        (b'{"rows":[{"id":1}}', "expected ',' at character 17"),
+        (b'{"rows":[{"id":1}]}]', "text after the document at character 19"),
+        (b'{"rows" [{"id":1}]}', "expected ':' at character 8"),
+        (b'{"other":0 "rows":[{"id":1}]}', "expected ',' at character 11"),
+        (b'{"rows":[{"id":1}],"rows":[{"id":2}]}', "has 'rows' twice"),
+        (b'{"other":0,"rows":[{"id":1}],"other":1}', "has 'other' twice"),
+        (b'{"rows":[{"id":1,"id":2}]}', "column id: is duplicated"),
+        (b'{0:1,"rows":[{"id":1}]}', "expected a name at character 1"),
+        (b'{"other":nought,"rows":[{"id":1}]}', "Expecting value: line 1 column 10"),
+        (b'{"Rows":[{"id":1}]}', "has no member 'rows'"),
+        (b'[{"rows":[{"id":1}]}]', "has no member 'rows'"),
+        (b'{"rows":[1]}', "expected an array of objects"),
+        (b'{"rows":null}', "expected an array of objects"),
     ],
 )
-def test_a_document_that_is_not_json_to_its_end_or_has_a_duplicate_key_is_refused(document: bytes) -> None:
-    with pytest.raises(InvalidInput):
+def test_a_document_that_is_not_json_to_its_end_or_has_a_duplicate_key_is_refused(
+    document: bytes, reason: str
+) -> None:
+    with pytest.raises(InvalidInput, match=reason):
         read_batch(ReadStepJson(sub_path="rows"), document, SCHEMA)
 
 
@@ -77,9 +79,20 @@ def test_a_message_is_an_object_or_an_array_of_one() -> None:
     assert table.column("id").to_pylist() == [1, 2]
 
 
-@pytest.mark.parametrize("bad", [b"", b"[]", b"1", b"[1]", b'[{"id":1},{"id":2}]', b"{", b'{"id":"x"}'])
-def test_a_message_that_is_not_one_record_is_refused(bad: bytes) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"", "expected an array of objects"),
+        (b"[]", "has 0 records instead of one"),
+        (b"1", "expected an array of objects"),
+        (b"[1]", "expected an array of objects"),
+        (b'[{"id":1},{"id":2}]', "has 2 records instead of one"),
+        (b"{", "is not one JSON object"),
+        (b'{"id":"x"}', "changed from number to string in row 1"),
+    ],
+)
+def test_a_message_that_is_not_one_record_is_refused(bad: bytes, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
         read_records(ReadStepJson(), [b'{"id":1}', bad], SCHEMA)
 
 

@@ -36,33 +36,38 @@ def test_an_object_may_be_spread_over_lines_and_wrapped_in_white_space() -> None
     assert [row["id"] for row in rows(b'{\n "id": 1\n}\n', b'  {"id":2}\r\n')] == [1, 2]
 
 
-BAD_LINES = [
-    b"junk",
-    b"null",
-    b"[1]",
-    b'[{"id":1}]',
-    b'{"id":1',
-    b'{"id":1}{"id":2}',
-    b'{"id":1} x',
-    b'{"id":1},',
-    b'{"id":"one"}',
-    b'{"id":1.5}',
-    b'{"id":99999999999999999999}',
-    b'{"city":7}',
-    b'{"city":"\xff"}',
-    b'{"other":"\xff"}',
-    b'{"id":1,"id":2}',
-    b'{"at":"soon"}',
-    b'{"day":"2020-02-30"}',
-    b'{"city":"line\nfeed"}',
-]
+NO_OBJECT = "is not one JSON object"
+
+BAD_LINES = {
+    b"junk": NO_OBJECT,
+    b"null": NO_OBJECT,
+    b"[1]": NO_OBJECT,
+    b'[{"id":1}]': NO_OBJECT,
+    b'{"id":1': NO_OBJECT,
+    b'{"id":1}{"id":2}': "Extra data: line 1|has more than one JSON object",
+    b'{"id":1} x': NO_OBJECT,
+    b'{"id":1},': NO_OBJECT,
+    b'{"id":"one"}': "'one' is not a value of BIGINT|changed from number to string in row 1",
+    b'{"id":1.5}': "1.5 is not a value of BIGINT|couldn't parse:1.5",
+    b'{"id":99999999999999999999}': "9 is not a value of BIGINT|couldn't parse:9",
+    b'{"city":7}': "7 is not a value of STRING|changed from string to number in row 1",
+    b'{"city":"\xff"}': "is not UTF-8 text",
+    b'{"other":"\xff"}': "is not UTF-8 text",
+    b'{"id":1,"id":2}': "column id: is duplicated|was specified twice in row 1",
+    b'{"at":"soon"}': "'soon' is not a value of TIMESTAMP",
+    b'{"day":"2020-02-30"}': "'2020-02-30' is not a value of DATE",
+    b'{"city":"line\nfeed"}': "Invalid control character at",
+}
 
 
-@pytest.mark.parametrize("bad", [b"", b" ", b'{"id":1}\n{"id":2}', *BAD_LINES])
-def test_a_bad_message_is_refused_alone_and_among_good_ones(bad: bytes) -> None:
-    with pytest.raises(InvalidInput):
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [(b"", NO_OBJECT), (b" ", NO_OBJECT), (b'{"id":1}\n{"id":2}', "Extra data: line 2"), *BAD_LINES.items()],
+)
+def test_a_bad_message_is_refused_alone_and_among_good_ones(bad: bytes, reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
         rows(bad)
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match=reason):
         rows(b'{"id":1}', bad, b'{"id":3}')
 
 
