@@ -277,8 +277,8 @@ def test_lists_of_objects_are_sent_in_valid_frames_and_refused_if_nobody_could_r
 ) -> None:
     node = SyncNode(tmp_path)
     hold(node, "cities", 0)
+    monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 20_000)
     with node.served() as url, pulling(node, url) as client:
-        monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 20_000)
         client.send(encode(listed(10_000)).encode())
         text = client.message()
         assert len(json.loads(text)["object_transfer_strategies"]) == 10_000
