@@ -1,4 +1,4 @@
-"""`odf add`, `odf reset`, `odf pull --reset-derivatives` and `odf system drop-data` against a coordinator over gRPC."""
+"""`odf reset`, `odf pull --reset-derivatives` and `odf system drop-data` against a coordinator that answers over gRPC."""
 
 import json
 import os
@@ -11,7 +11,6 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.embedded.node_file import Node, write_node
-from odf_common.ports.store import PRIVATE_MARK
 
 Odf = Callable[..., int]
 
@@ -155,16 +154,3 @@ def test_an_empty_query_is_reported_as_empty(
 ) -> None:
     assert odf("sql", "-c", query) == 1
     assert capsys.readouterr().err.startswith("error: the query is empty\n")
-
-
-def test_odf_add_says_that_a_dataset_is_private_because_of_its_input(
-    odf: Odf, node: Coordinator, derivative: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
-    file = tmp_path / "second.yaml"
-    file.write_text(derivative.replace("cities.copy", "second"))
-
-    assert odf("add", str(file)) == 0
-    assert "second reads a private dataset, so it is private unless" in capsys.readouterr().err
-    assert odf("add", str(file)) == 0
-    assert "private" not in capsys.readouterr().err, "nothing has changed"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from odf_testing.chain_imports import stored
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.build_blocks import build_blocks
@@ -18,7 +17,7 @@ from odf_common.metadata.events import DatasetKind, Seed, SetInfo, SetTransform,
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.locks import Lock
-from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
@@ -251,92 +250,3 @@ def test_events_that_read_nothing_wait_for_no_change_of_names(
     monkeypatch.setattr(cities.catalog, "locked", lambda: pytest.fail("it is locked"))
     with hold_inputs(cities.datasets, entry, (None, SetInfo()), are_here=True):
         pass
-
-
-def privacy(node: Coordinator) -> dict[str, bool]:
-    return {
-        entry.alias: node.blobs.note(entry.dataset_id, PRIVATE_MARK) is not None
-        for entry in node.catalog.entries()
-    }
-
-
-def test_what_is_derived_from_a_private_dataset_is_private(
-    node: Coordinator, root: str, derivative: str, second: str
-) -> None:
-    node.add(root, derivative.replace("cities.copy", "before"))
-    node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
-
-    added = node.add(derivative, second, root.replace("name: cities", "name: towns"))
-
-    assert {result.alias for result in added if result.reads_private} == {"cities.copy", "copy.copy"}
-    expected = {"cities": True, "before": False, "cities.copy": True, "copy.copy": True, "towns": False}
-    assert privacy(node) == expected
-
-
-def test_a_query_that_reads_a_private_dataset_makes_its_dataset_private(
-    node: Coordinator, root: str, derivative: str
-) -> None:
-    towns = root.replace("name: cities", "name: towns")
-    node.add(root, towns, derivative)
-    node.blobs.set_note(node.find("towns").id, PRIVATE_MARK, "")
-
-    node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: cities"), replace=True)
-
-    assert not node.add(towns)[0].reads_private
-    assert privacy(node) == {"cities": False, "towns": True, "cities.copy": True}
-
-
-def test_a_query_that_its_owner_accepts_from_another_node_makes_its_dataset_private(
-    cities: Coordinator, root: str
-) -> None:
-    cities.add(root.replace("name: cities", "name: towns"))
-    first, towns = cities.find("first"), cities.find("towns").id
-    cities.blobs.set_note(towns, PRIVATE_MARK, "")
-    after = stored(cities, first.state, reading(towns))
-    staged = cities.importer.import_chain(
-        first.id, expected_head=None, new_head=after.head, alias="", ref="theirs"
-    )
-    assert isinstance(staged, Committed)
-    assert not privacy(cities)["first"]
-
-    cities.references.fast_forward("first@theirs")
-
-    assert privacy(cities)["first"]
-
-
-def test_a_copy_that_reads_a_private_dataset_of_this_node_is_private(cities: Coordinator) -> None:
-    cities.blobs.set_note(cities.find("cities").id, PRIVATE_MARK, "")
-    dataset, add = a_copy(cities, lambda _: cities.find("cities").id)
-
-    assert isinstance(add(), Committed)
-    assert privacy(cities) == {"cities": True, "first": False, "second": False, "copy": True}
-    assert cities.find("copy").id == dataset
-
-
-def test_a_dataset_that_is_rolled_back_to_a_query_of_a_private_one_is_private(
-    node: Coordinator, root: str, derivative: str
-) -> None:
-    node.add(root, root.replace("name: cities", "name: towns"), derivative)
-    earlier = node.find("cities.copy").state.head
-    node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: cities"), replace=True)
-    node.blobs.set_note(node.find("cities").id, PRIVATE_MARK, "")
-
-    node.editor.reset("cities.copy", earlier)
-
-    assert privacy(node) == {"cities": True, "towns": False, "cities.copy": True}
-
-
-def test_a_choice_of_public_and_a_staged_query_change_no_privacy(
-    cities: Coordinator, derivative: str
-) -> None:
-    second, head = cities.find("second"), cities.find("first").state.head
-    cities.blobs.set_note(cities.find("cities").id, PRIVATE_MARK, "")
-    cities.blobs.set_note(second.id, PUBLIC_MARK, "")
-    changed = derivative.replace("SELECT event_time, city", "SELECT event_time, lower(city) AS city")
-    cities.references.set("first@candidate", str(head), None)
-    query = next(event for event in (cities.find("first").state.transform,) if event is not None)
-
-    cities.add(changed.replace("cities.copy", "second"), replace=True)
-    cities.editor.commit_event("first@candidate", replace(query, transform=reading(second.id).transform))
-
-    assert privacy(cities) == {"cities": True, "first": False, "second": False}

@@ -40,7 +40,7 @@ def build(env: Environment) -> Service:
     directory = Directory(
         AccessStore(settings.home),
         is_multi_tenant=settings.tenancy == MULTI_TENANT,
-        blobs=env.blobs,
+        datasets=env,
         clock=env.clock,
     )
     heads = HeadWatch()

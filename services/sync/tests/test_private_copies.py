@@ -12,7 +12,6 @@ from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
-from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import PRIVATE_MARK, require_entry
 from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_common.service.tenancy import require_tenancy
@@ -26,29 +25,11 @@ from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.s3_dataset import S3Dataset
 from odf_sync.smart.messages import DatasetVisibility, TransferUrl
-from odf_sync.transfer.privacy import Privacy
 from odf_sync.transfer.push.push_errors import AnotherVisibility
 
-ANN = Name("ann")
+from .node_with_account import Node
+
 LOOPBACK = ("127.0.0.0/8", "::1/128")
-
-
-class Node(SyncNode):
-    """A node with an account; programs on its machine have no rights."""
-
-    def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
-        super().__init__(home)
-        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant, blobs=self.blobs)
-        self.directory.add_account(ANN, None)
-        self.authorizer = Authorizer(catalog=self.catalog, local_writers="off", directory=self.directory)
-        self.token = self.directory.create_token(ANN, label="")[0].text()
-        self.privacy = Privacy(self.directory)
-
-    def visibility(self, alias: str) -> Rule:
-        return self.directory.visibility(require_entry(self.catalog, alias).incarnation)
-
-    def set_visibility(self, alias: str, visibility: Rule) -> None:
-        self.directory.set_visibility(require_entry(self.catalog, alias).incarnation, visibility)
 
 
 @pytest.fixture
@@ -143,7 +124,7 @@ def test_a_private_copy_stays_private_without_its_database(here: Node, there: No
     here.set_visibility("cities", Rule.PRIVATE)
     with here.served(here.authorizer) as base:
         there.pull(f"{base}/cities", "copy", token=here.token, privacy=there.privacy)
-    lost = Directory(AccessStore(None), is_multi_tenant=False, blobs=there.blobs)
+    lost = Directory(AccessStore(None), is_multi_tenant=False, datasets=there.datasets)
     assert lost.visibility(require_entry(there.catalog, "copy").incarnation) is Rule.PRIVATE
 
 
@@ -257,8 +238,11 @@ def test_a_private_dataset_is_pushed_to_a_folder_with_its_permissions(here: Node
     here.set_visibility("cities", Rule.PRIVATE)
     folder = tmp_path / "backup"
     *_, last = here.push("cities", folder.as_uri(), privacy=here.privacy)
-    assert last.state == "updated"
+    assert (last.state, last.is_private) == ("updated", True), "the user is warned"
     assert (folder / "refs" / "head").exists()
+    here.set_visibility("cities", Rule.PUBLIC)
+    *_, last = here.push("cities", (tmp_path / "other").as_uri(), privacy=here.privacy)
+    assert (last.state, last.is_private) == ("updated", False)
 
 
 @pytest.mark.parametrize(
@@ -326,8 +310,11 @@ def test_a_copy_becomes_private_with_its_source_unless_it_is_public_by_choice(
     here.set_visibility("cities", Rule.PRIVATE)
     here.coordinator.push("cities", "Oslo", minute=9)
 
-    *_, last = there.pull(folder.as_uri(), "copy", privacy=there.privacy)
+    steps = list(there.pull(folder.as_uri(), "copy", privacy=there.privacy))
 
     expected = choice or Rule.PRIVATE
-    assert (last.state, last.is_private) == ("updated", expected is Rule.PRIVATE)
+    assert (steps[-1].state, [step.is_private for step in steps].count(True)) == (
+        "updated",
+        expected is Rule.PRIVATE,
+    )
     assert there.visibility("copy") is expected

@@ -71,7 +71,6 @@ class Servicer(CoordinatorServicer):
                 dataset_id=str(result.dataset_id),
                 head=str(result.head),
                 outcome=result.outcome,
-                reads_private=result.reads_private,
             )
             for result in added
         ]

@@ -10,16 +10,11 @@ from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetTransform
+from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
-from odf_coordinator.catalog.dependency_guard import (
-    hold_inputs,
-    keep_private,
-    reads_private,
-    require_no_cycle,
-)
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
@@ -41,16 +36,12 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddResult:
-    """The result of a manifest; `outcome` is added, unchanged or replaced.
-
-    `reads_private`: its query, if new, reads a private dataset.
-    """
+    """The result of a manifest; `outcome` is added, unchanged or replaced."""
 
     alias: str
     dataset_id: DatasetId
     head: Multihash
     outcome: str
-    reads_private: bool = False
 
 
 @dataclass(eq=False, kw_only=True)
@@ -111,8 +102,6 @@ class DatasetCreator:
         )
         entry = self.ensure_push_topics(handle, events) if handle.ref == HEAD else handle.entry
         with hold_inputs(self.datasets, handle.entry, events, are_here=True):
-            if handle.ref == HEAD:
-                keep_private(self.datasets, handle.id, _transform_of(events), old=handle.state.transform)
             outcome = self.committer.commit(
                 handle.id, expected_head=handle.state.head, events=events, system_time=time, ref=handle.ref
             )
@@ -154,13 +143,7 @@ class DatasetCreator:
             dataset = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
         log.info("manifest added", dataset=dataset.alias, dataset_id=str(dataset.id), outcome=outcome)
-        return AddResult(
-            alias=dataset.alias,
-            dataset_id=dataset.id,
-            head=dataset.state.head,
-            outcome=outcome,
-            reads_private=outcome != "unchanged" and reads_private(self.datasets, draft.events),
-        )
+        return AddResult(alias=dataset.alias, dataset_id=dataset.id, head=dataset.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:
         handle = self.datasets.find(draft.name)
@@ -178,7 +161,6 @@ class DatasetCreator:
             handle = self._written(draft, entry)
             with catalog.locked():
                 require_no_cycle(self.datasets, entry, draft.events, are_here=True)
-                keep_private(self.datasets, dataset, _transform_of(draft.events), old=None)
                 catalog.add(entry)
         self.committer.announce(handle.state)
         return handle
@@ -190,10 +172,6 @@ class DatasetCreator:
         )
         state = require_committed(draft.dataset_id, outcome).state
         return DatasetHandle(entry=entry, state=state)
-
-
-def _transform_of(events: Iterable[KnownEvent]) -> SetTransform | None:
-    return next((event for event in events if isinstance(event, SetTransform)), None)
 
 
 def _sources_of(events: Iterable[KnownEvent]) -> list[str]:

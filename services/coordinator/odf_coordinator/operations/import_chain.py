@@ -31,7 +31,7 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind, MetadataEvent, Seed, UnknownEvent
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
-from odf_coordinator.catalog.dependency_guard import hold_inputs, keep_private, require_no_cycle
+from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
@@ -148,9 +148,7 @@ class Importer:
         state = self._admitted(dataset, base, new_head, before)
         if before is not None:
             _require_same_work(before, state.definitions)
-        old = None if head is None else self._state(dataset, head).transform
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
-            keep_private(self.datasets, dataset, state.transform, old=old)
             self.committer.move_ref(dataset, expected=expected, state=state)
         if is_new:
             with self.datasets.catalog.locked():

@@ -33,7 +33,7 @@ from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.catalog.dependency_guard import hold_inputs, keep_private
+from odf_coordinator.catalog.dependency_guard import hold_inputs
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, Unreadable
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import retry_on_conflict
@@ -125,7 +125,6 @@ class DatasetEditor:
             hold_inputs(self.datasets, handle.entry, (transform,)),
             self.committer.lock(handle.id),
         ):
-            keep_private(self.datasets, handle.id, transform, old=handle.state.transform)
             self.committer.move_ref(handle.id, expected=handle.state.head, state=state, ref=handle.ref)
         return replace(handle, state=state)
 

@@ -91,7 +91,8 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
 
     def ShowAccess(self, request: pb.ShowAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
         """Return who may do what with a dataset."""
-        return self._access(require_entry(self._catalog, request.ref))
+        entry = require_entry(self._catalog, request.ref)
+        return self._access(entry, with_derivatives=request.with_derivatives)
 
     def ChangeAccess(self, request: pb.ChangeAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
         """Change a dataset's visibility, or a role.
@@ -111,7 +112,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 )
             if not self._store.set_role(entry.incarnation, account, role):
                 raise NotFound(what=f"a role of {account.name} on {entry.alias}")
-        return self._access(entry)
+        return self._access(entry, with_derivatives=bool(request.visibility))
 
     def LogIn(self, request: pb.LogInRequest, context: grpc.ServicerContext) -> Iterator[pb.LogInProgress]:
         """Log in to another node."""
@@ -148,7 +149,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         """Return the origins that a token is stored for."""
         return pb.ListLogInsReply(origins=self._logins.origins())
 
-    def _access(self, entry: CatalogEntry) -> pb.DatasetAccess:
+    def _access(self, entry: CatalogEntry, *, with_derivatives: bool) -> pb.DatasetAccess:
         owner = parse_alias(entry.alias).account
         roles = {"" if owner is None else str(owner): Role.OWNER}
         granted = self._store.roles(entry.incarnation)  # also of the owner, if the dataset was renamed
@@ -161,7 +162,14 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 for name, role in roles.items()
                 if name
             ],
+            private_origins=[origin.alias for origin in self._directory.private_origins(entry.incarnation)],
+            derivatives=self._derivatives(entry) if with_derivatives else (),
         )
+
+    def _derivatives(self, entry: CatalogEntry) -> Iterator[pb.DatasetAccess.Derivative]:
+        for derived in self._directory.derivatives(entry.dataset_id):
+            visibility = self._directory.visibility(derived.incarnation)
+            yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=visibility.value)
 
 
 def _account(account: Account) -> pb.AccountItem:

@@ -3,26 +3,29 @@
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
 
-A private dataset is also marked next to its data: if the database is lost, or was not in a backup, it stays private.
+What comes from a private dataset of this node is private, too, unless someone has made it public: that follows from
+the chains whenever it is asked, so no order of events leaves it out. A choice of visibility is also noted next to the
+data: if the database is lost, or was not in a backup, it stays.
 """
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
+from odf_common.metadata.events import DatasetKind
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import (
     PRIVATE_MARK,
     PUBLIC_MARK,
-    BlobStore,
     CatalogEntry,
     Incarnation,
     id_of,
@@ -54,12 +57,13 @@ class Directory:
         store: AccessStore,
         *,
         is_multi_tenant: bool,
-        blobs: BlobStore | None = None,
+        datasets: NodeDatasets | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Use a store; without `blobs`, private datasets are not marked."""
+        """Use a store; without `datasets`, no choice is noted next to the data, and no dataset reads another."""
         self.store = store
-        self._blobs = blobs
+        self._datasets = datasets
+        self._roots: set[DatasetId] = set()
         self.is_multi_tenant = is_multi_tenant
         self._clock = clock
 
@@ -134,30 +138,102 @@ class Directory:
         return self.store.role(entry.incarnation, account)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
-        """Return a dataset's visibility.
+        """Return a dataset's visibility: what was chosen, and private if it reads what is private.
 
-        By default it is private on a multi-tenant node, and public on a single-tenant one unless it is marked.
+        Without a choice it is private on a multi-tenant node, and else public. If a chain is damaged, so that it is not
+        known what is read, it is private; raises `Unavailable` while that cannot be read.
         """
-        visibility = self.store.visibility(dataset)
-        if visibility is not None:
-            return visibility
-        is_private = self.is_multi_tenant or self.is_marked(dataset)
+        try:
+            is_private = self._own(dataset) is Visibility.PRIVATE or any(self.private_origins(dataset))
+        except Unavailable:
+            raise
+        except OdfError:
+            is_private = True
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 
+    def private_origins(self, dataset: Incarnation) -> Iterator[CatalogEntry]:
+        """Yield the private datasets of this node that a dataset comes from, unless it was made public with them.
+
+        Whoever makes a dataset public does so with its inputs of that moment. One that it gets later counts again.
+        Errors are those of reading chains.
+        """
+        seen, waiting = {id_of(dataset)}, [dataset]
+        while waiting:
+            for entry in self._inputs(waiting.pop()):
+                if entry.dataset_id in seen:
+                    continue
+                seen.add(entry.dataset_id)
+                if self._own(entry.incarnation) is Visibility.PRIVATE:
+                    yield entry
+                else:
+                    waiting.append(entry.incarnation)
+
+    def derivatives(self, dataset: DatasetId) -> Iterator[CatalogEntry]:
+        """Yield what reads a dataset, directly or indirectly; all datasets that can be read are looked at."""
+        if self._datasets is None:
+            return
+        inputs = list[tuple[CatalogEntry, tuple[DatasetId, ...]]]()
+        for entry in self._datasets.catalog.entries():
+            with suppress(OdfError):
+                inputs.append((entry, self._input_ids(self._datasets, entry.dataset_id)))
+        known = {dataset}
+        while new := [
+            entry for entry, read in inputs if entry.dataset_id not in known and not known.isdisjoint(read)
+        ]:
+            yield from new
+            known.update(entry.dataset_id for entry in new)
+
+    def _own(self, dataset: Incarnation) -> Visibility:
+        """Return what was chosen for a dataset, or holds without a choice, whatever it reads."""
+        if (visibility := self.store.visibility(dataset)) is not None:
+            return visibility
+        if self._note(dataset, PRIVATE_MARK) is not None:
+            return Visibility.PRIVATE
+        is_public = not self.is_multi_tenant or self._published_with(dataset) is not None
+        return Visibility.PUBLIC if is_public else Visibility.PRIVATE
+
+    def _inputs(self, dataset: Incarnation) -> Iterator[CatalogEntry]:
+        """Yield the inputs that are on this node, but for those with which the dataset was made public."""
+        if self._datasets is None:
+            return
+        published = self._published_with(dataset) or ()
+        for input_ in self._input_ids(self._datasets, id_of(dataset)):
+            entry = None if input_ in published else self._datasets.catalog.by_id(input_)
+            if entry is not None:
+                yield entry
+
+    def _input_ids(self, datasets: NodeDatasets, dataset: DatasetId) -> tuple[DatasetId, ...]:
+        state = None if dataset in self._roots else datasets.states.current(dataset)
+        if state is None:
+            return ()
+        if state.kind is DatasetKind.Root:  # for good: the id is that of a seed
+            self._roots.add(dataset)
+        inputs = () if state.transform is None else state.transform.inputs
+        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
+
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
-        """Set the visibility of a dataset that exists; it is never less private in between."""
+        """Choose the visibility of a dataset that exists; it is never less private in between."""
         if visibility is Visibility.PRIVATE:
-            self._mark(dataset, PRIVATE_MARK)
+            self._set_note(dataset, PRIVATE_MARK, "")
             self.store.set_visibility(dataset, visibility)
-            self._unmark(dataset, PUBLIC_MARK)
+            self._set_note(dataset, PUBLIC_MARK, None)
         else:
             self.store.set_visibility(dataset, visibility)
-            self._mark(dataset, PUBLIC_MARK)
-            self._unmark(dataset, PRIVATE_MARK)
+            self._set_note(dataset, PUBLIC_MARK, self._publication(dataset))
+            self._set_note(dataset, PRIVATE_MARK, None)
+
+    def _publication(self, dataset: Incarnation) -> str:
+        inputs = () if self._datasets is None else self._input_ids(self._datasets, id_of(dataset))
+        return "\n".join((dataset, *map(str, inputs)))
+
+    def _published_with(self, dataset: Incarnation) -> frozenset[DatasetId] | None:
+        """Return the inputs with which the dataset was made public; None if it was not, or was created since."""
+        made_public, *inputs = (self._note(dataset, PUBLIC_MARK) or "").split("\n")
+        return frozenset(map(DatasetId.parse, inputs)) if made_public == dataset else None
 
     def make_private_by_default(self, dataset: Incarnation) -> None:
         """Make a dataset private unless someone has chosen its visibility."""
-        if self.store.visibility(dataset) is None:
+        if self.store.visibility(dataset) is None and self._published_with(dataset) is None:
             self.set_visibility(dataset, Visibility.PRIVATE)
 
     @contextmanager
@@ -169,9 +245,9 @@ class Directory:
         """
         creation = new_creation()
         created = incarnation(dataset, creation)
-        is_new_mark = visibility is Visibility.PRIVATE and not self.is_marked(created)
+        is_new_mark = visibility is Visibility.PRIVATE and self._note(created, PRIVATE_MARK) is None
         if is_new_mark:
-            self._mark(created, PRIVATE_MARK)
+            self._set_note(created, PRIVATE_MARK, "")
         self.store.set_visibility(created, visibility)
         try:
             yield creation
@@ -180,21 +256,16 @@ class Directory:
         except OdfError:
             self.store.forget(created)
             if is_new_mark:
-                self._unmark(created, PRIVATE_MARK)
+                self._set_note(created, PRIVATE_MARK, None)
             raise
         self.set_visibility(created, visibility)
 
-    def is_marked(self, dataset: Incarnation) -> bool:
-        """Return whether a dataset is marked as private."""
-        return self._blobs is not None and self._blobs.note(id_of(dataset), PRIVATE_MARK) is not None
+    def _note(self, dataset: Incarnation, name: str) -> str | None:
+        return None if self._datasets is None else self._datasets.blobs.note(id_of(dataset), name)
 
-    def _mark(self, dataset: Incarnation, mark: str) -> None:
-        if self._blobs is not None:
-            self._blobs.set_note(id_of(dataset), mark, "")
-
-    def _unmark(self, dataset: Incarnation, mark: str) -> None:
-        if self._blobs is not None:
-            self._blobs.set_note(id_of(dataset), mark, None)
+    def _set_note(self, dataset: Incarnation, name: str, text: str | None) -> None:
+        if self._datasets is not None:
+            self._datasets.blobs.set_note(id_of(dataset), name, text)
 
     def owner(self, alias: Alias) -> Account:
         """Return the account that owns a dataset; its id is derived from its name if no such account exists."""

@@ -49,6 +49,11 @@ class Privacy:
         """Return whether a dataset of this node is private."""
         return self.directory.visibility(entry.incarnation) is Visibility.PRIVATE
 
+    @property
+    def is_usual(self) -> bool:
+        """Return whether new datasets of this node are private."""
+        return self.directory.is_multi_tenant
+
     def follow(self, there: RemoteDataset, entry: CatalogEntry) -> None:
         """Make a copy private if its source may have become so, unless its visibility was chosen here."""
         if there.is_private():

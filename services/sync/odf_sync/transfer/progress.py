@@ -1,8 +1,11 @@
 """The steps that a pull or a push reports while it runs; the last one states its outcome."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from odf_common.hashing.multihash import Multihash
+
+LAST_STEPS: Final = ("updated", "restored", "up-to-date")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +29,9 @@ class Step:
     missing_inputs: tuple[str, ...] = ()
     """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
     is_private: bool = False
-    """The dataset is new here, and private since it may be so there."""
+    """The dataset is private here from now on, since it may be so there, or comes from what is private here.
+
+    Of a push: it is private here, and where it went is read by whoever can read that folder or bucket.
+    """
     target: str = ""
     """Of a push: where it went, as the user named it."""

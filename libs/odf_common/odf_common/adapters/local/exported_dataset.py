@@ -33,6 +33,13 @@ class FolderDataset:
         except PermissionError:
             return True
 
+    def note(self, name: str) -> str | None:
+        """Return a note of the node in whose home the folder is; None if there is none."""
+        try:
+            return read_file(self.folder / "notes" / name).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
     def head(self, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""
         try:

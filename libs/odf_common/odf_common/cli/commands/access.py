@@ -5,8 +5,9 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_object, remark
+from odf_common.cli.output import output_option, print_object
 from odf_common.cli.suggestions import CommandGroup
+from odf_common.cli.visibility import say_derivatives
 from odf_common.proto.odf.node.v1.access_pb2 import ChangeAccessRequest, DatasetAccess, ShowAccessRequest
 
 VISIBILITIES: Final = ("public", "private")
@@ -50,15 +51,14 @@ def show_access(*, dataset: str, output: str) -> None:
 def set_access(*, dataset: str, visibility: str, output: str) -> None:
     """Make a dataset public or private.
 
-    What is derived from a private dataset later is private, too, until you make it public.
+    What comes from a private dataset is private, too, however many steps away, unless it was made public with the
+    inputs that it has. The derivatives are listed with their visibility.
 
     \b
     Example:
       odf access set ann/flights --visibility public
     """
-    _change(ChangeAccessRequest(ref=dataset, visibility=visibility), output)
-    if visibility == "private":
-        remark(f"datasets that already derive from {dataset} keep their visibility; see `odf access show`")
+    say_derivatives(_change(ChangeAccessRequest(ref=dataset, visibility=visibility), output))
 
 
 @command.command("grant")
@@ -90,15 +90,17 @@ def revoke(*, dataset: str, account: str, output: str) -> None:
     _change(ChangeAccessRequest(ref=dataset, account=account), output)
 
 
-def _change(request: ChangeAccessRequest, output: str) -> None:
+def _change(request: ChangeAccessRequest, output: str) -> DatasetAccess:
     with clients.access() as access:
-        shown = access.ChangeAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
+        shown: DatasetAccess = access.ChangeAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     print_object(_row(shown), output)
+    return shown
 
 
 def _row(shown: DatasetAccess) -> dict[str, object]:
     return {
         "dataset": shown.dataset,
         "visibility": shown.visibility,
+        "privateOrigins": list(shown.private_origins),
         "roles": {role.account: role.role for role in shown.roles},
     }

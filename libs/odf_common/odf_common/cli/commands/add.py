@@ -8,8 +8,9 @@ from urllib.parse import urlparse
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_rows, remark
+from odf_common.cli.output import output_option, print_rows
 from odf_common.cli.user_input import STDIN, read_limited, require_short, shown_name
+from odf_common.cli.visibility import say_if_private
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
@@ -42,12 +43,7 @@ def command(*, manifests: tuple[str, ...], recursive: bool, replace: bool, outpu
     clients.require_owners(_names(request))
     with clients.coordinator() as coordinator:
         reply = coordinator.Add(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
-    for result in reply.results:
-        if result.reads_private:
-            remark(
-                f"{result.alias} reads a private dataset, so it is private unless you have made it public; "
-                f"see `odf access show {result.alias}`"
-            )
+    say_if_private(result.alias for result in reply.results if result.outcome != "unchanged")
     rows = [
         {"alias": result.alias, "outcome": result.outcome, "id": result.dataset_id, "head": result.head}
         for result in reply.results

@@ -5,9 +5,11 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_rows, remark
 from odf_common.cli.user_input import read_limited, shown_name
+from odf_common.cli.visibility import say_if_private
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.manifests import event_from_text
 from odf_common.errors import OdfError
+from odf_common.metadata.events import SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import CommitEventRequest
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event
@@ -42,4 +44,6 @@ def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:
         if len(read) > 1:
             remark(f"stopped at {shown_name(read[len(rows)][0])}")
         raise
+    if any(isinstance(event, SetTransform) for _, event in read):
+        say_if_private([dataset])
     print_rows(rows, output)

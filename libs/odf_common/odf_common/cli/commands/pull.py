@@ -20,10 +20,12 @@ from odf_common.cli.output import (
     shortened,
 )
 from odf_common.cli.user_input import TIME, absolute_url
+from odf_common.cli.visibility import say_derivatives
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import OdfError, Refused, with_advice
 from odf_common.metadata.scalars import Timestamp
+from odf_common.proto.odf.node.v1.access_pb2 import ShowAccessRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import ListAliasesRequest, SyncPullRequest
 
@@ -335,14 +337,23 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
             if item.state == "replacing":
                 remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
             if item.is_private:
-                remark(
-                    f"{item.alias} is private here, since it may be so there, or derives from a private dataset; "
-                    f"`odf access set {item.alias} --visibility public` lets everyone read it"
-                )
+                _say_private(item.alias)
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     if options.trusts_records and row.get("state") in COPIED:
         remark(f"records were not compared with their blocks; `odf verify {row['dataset']}` does that")
     return row
+
+
+def _say_private(alias: str) -> None:
+    with clients.access() as access:
+        request = ShowAccessRequest(ref=alias, with_derivatives=True)
+        shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
+    why = f"comes from {', '.join(shown.private_origins)}" if shown.private_origins else "may be so there"
+    remark(
+        f"{alias} is private here, since it {why}; "
+        f"`odf access set {alias} --visibility public` lets everyone read it"
+    )
+    say_derivatives(shown)
 
 
 def _row(dataset: str, state: str, blocks: int, records: int, head: str, error: str) -> dict[str, object]:

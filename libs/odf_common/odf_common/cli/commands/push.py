@@ -73,6 +73,8 @@ def command(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
     remark(f"copied to {last.target}" if last.state == "updated" else f"nothing new for {last.target}")
+    if last.is_private:
+        remark(f"warning: {last.alias} is private here; whoever can read {last.target} can read it there")
     if last.missing_objects:
         remark(
             f"files that were dropped here and not sent: {last.missing_objects}; who pulls {last.alias} from there can "

@@ -6,6 +6,7 @@ from odf_common.cli import clients
 from odf_common.cli.output import output_option, print_object, print_rows
 from odf_common.cli.rows import comparison_row, summary_row
 from odf_common.cli.suggestions import CommandGroup
+from odf_common.cli.visibility import say_if_private
 from odf_common.proto.odf.node.v1.coordinator_pb2 import (
     DeleteRefRequest,
     FastForwardRequest,
@@ -102,6 +103,7 @@ def fast_forward(*, reference: str, output: str) -> None:
         summary = coordinator.FastForward(
             FastForwardRequest(ref=reference), timeout=clients.STREAM_TIMEOUT_SECONDS
         )
+    say_if_private([summary.alias])
     print_object(summary_row(summary), output)
 
 

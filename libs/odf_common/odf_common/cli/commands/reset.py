@@ -6,6 +6,7 @@ from odf_common.cli import clients
 from odf_common.cli.name_lookup import find_block, require_block_name
 from odf_common.cli.output import confirm, output_option, print_object
 from odf_common.cli.rows import summary_row
+from odf_common.cli.visibility import say_if_private
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LogRequest, ResetRequest
@@ -42,6 +43,7 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
         summary = coordinator.Reset(
             ResetRequest(ref=dataset, head=head, force=force), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
+    say_if_private([dataset])
     print_object(summary_row(summary), output)
 
 

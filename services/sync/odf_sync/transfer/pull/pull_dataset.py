@@ -38,7 +38,7 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.store import PRIVATE_MARK, BlobStore, ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader, scratch_folder
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
@@ -49,7 +49,7 @@ from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, stor
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.progress import Step
+from odf_sync.transfer.progress import LAST_STEPS, Step
 from odf_sync.transfer.pull.copied_objects import (
     PARALLEL_DOWNLOADS,
     CopiedObjects,
@@ -107,16 +107,22 @@ def pull(  # noqa: PLR0913 - the options by name
     run = _Pull(datasets=datasets, replies=replies, folder=folder, there=there, copy=copy, source=source)
     yield Step(alias=name, state="comparing")
     head = there.head()
+    was_private = run.is_private()
+    run.follow()
     with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
-        yield Step(alias=name, state="blocks")
+        yield Step(alias=name, state="blocks", is_private=run.is_private() and not was_private)
+        was_private = run.is_private()
         missing = _missing(datasets, there, head, copy, spool)
         current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
         if here is not None and current == head:
-            yield from run.restore(here, head, rechecks=rechecks)
+            steps = run.restore(here, head, rechecks=rechecks)
         elif here is not None and missing.ahead and not copy.may_diverge:
-            yield from run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
+            steps = run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
         else:
-            yield from run.update(missing)
+            steps = run.update(missing)
+        for step in steps:
+            is_last = step.state in LAST_STEPS
+            yield replace(step, is_private=is_last and run.is_private() and not was_private)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +135,22 @@ class _Pull:
     copy: LocalCopy
     source: str
     """As the user named it."""
+
+    def follow(self) -> None:
+        """Make a copy private before anything is fetched, if its source may be."""
+        entry = self._entry()
+        if self.copy.privacy is not None and entry is not None:
+            self.copy.privacy.follow(self.there, entry)
+
+    def is_private(self) -> bool:
+        """Return whether the copy is private now, or would be if it were created."""
+        privacy, entry = self.copy.privacy, self._entry()
+        if privacy is None:
+            return False
+        return privacy.is_usual if entry is None else privacy.is_private(entry)
+
+    def _entry(self) -> CatalogEntry | None:
+        return self.datasets.catalog.by_alias(self.copy.name)
 
     def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
         """Fetch objects that were lost locally, in order, the newest last."""
@@ -188,7 +210,7 @@ class _Pull:
         store(blobs, state.dataset_id, ObjectKind.SIGNATURE, signatures)
         store(blobs, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
         with drop_noted(blobs, state.dataset_id, state.head) if absent else nullcontext():
-            is_private = self._commit(state)
+            self._commit(state)
         if copy.ref == HEAD and not absent:
             _note_fetched(blobs, past, state)
         yield Step(
@@ -200,35 +222,20 @@ class _Pull:
             replaced=replaced,
             missing_objects=absent,
             missing_inputs=missing_inputs(catalog, state) if absent else (),
-            is_private=is_private,
         )
 
-    def _commit(self, state: ChainState) -> bool:
-        """Ask the coordinator to move the head; return whether that made the dataset private.
-
-        It does if the source may be private, or the chain reads a private dataset of this node.
-        """
+    def _commit(self, state: ChainState) -> None:
+        """Ask the coordinator to move the head, or to create the dataset."""
         dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
         check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
-        entry = datasets.catalog.by_id(dataset)
-        if entry is None:
-            return self._create(state)
-        if copy.privacy is None:
+        if datasets.catalog.by_id(dataset) is not None:
             commit(datasets, self.replies, state, copy)
-            return False
-        was_private = copy.privacy.is_private(entry)
-        copy.privacy.follow(self.there, entry)
-        commit(datasets, self.replies, state, copy)
-        return not was_private and copy.privacy.is_private(entry)
-
-    def _create(self, state: ChainState) -> bool:
-        dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
+            return
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
         # earlier attempt noted, from elsewhere perhaps, is replaced.
         change_aliases(datasets.blobs, dataset, lambda _: RemoteAliases(pull=(self.source,)))
         with copy.privacy.copying(self.there, dataset) if copy.privacy else nullcontext() as creation:
             commit(datasets, self.replies, state, replace(copy, creation=creation or ""))
-        return datasets.blobs.note(dataset, PRIVATE_MARK) is not None
 
     def _fetch(
         self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = PARALLEL_DOWNLOADS

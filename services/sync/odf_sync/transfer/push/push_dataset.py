@@ -86,6 +86,7 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
         replaced=replaced,
         missing_objects=summary.dropped_objects,
         target=source.target,
+        is_private=request.is_chosen and not isinstance(there, HttpDataset),
     )
 
 

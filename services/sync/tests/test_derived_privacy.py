@@ -1,0 +1,303 @@
+"""What comes from a private dataset is private, whatever came first, unless someone made it public with that input."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from odf_testing.builders import a_dataset
+from odf_testing.manifests import derivative, root
+
+from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import NotFound, StorageUnavailable, Unavailable
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DatasetKind
+from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, require_entry
+from odf_common.proto.odf.node.v1 import access_pb2 as pb
+from odf_sync.access.access_servicer import AccessServicer
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.directory import Directory
+from odf_sync.access.remote_login import RemoteLogins
+from odf_sync.access.rules import Visibility as Rule
+
+from .node_with_account import Node
+
+PUBLIC, PRIVATE = Rule.PUBLIC, Rule.PRIVATE
+
+
+def define(node: Node, name: str, *inputs: str) -> None:
+    """Add a dataset that reads others, or replace its query."""
+    columns = ["event_time TIMESTAMP", "city STRING"]
+    manifest = root(name, columns)
+    if inputs:
+        read = {input_.rpartition("/")[2]: input_ for input_ in inputs}
+        query = " UNION ALL ".join(f"SELECT event_time, city FROM {alias}" for alias in read)
+        manifest = derivative(name, read, query)
+    node.coordinator.add(yaml.safe_dump(manifest), replace=True)
+
+
+def visibilities(node: Node) -> dict[str, str]:
+    return {
+        entry.alias: node.directory.visibility(entry.incarnation).value for entry in node.catalog.entries()
+    }
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """Return a node with `cities`, `first`, which reads it, and `second`, which reads that."""
+    node = Node(tmp_path / "home", is_multi_tenant=False)
+    for name, *inputs in (("cities",), ("towns",), ("first", "cities"), ("second", "first")):
+        define(node, name, *inputs)
+    return node
+
+
+ALL_PUBLIC = dict.fromkeys(("cities", "first", "second", "towns"), "public")
+
+
+def make_private(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+
+
+def replace_query(node: Node) -> None:
+    node.set_visibility("towns", PRIVATE)
+    define(node, "first", "towns")
+
+
+def roll_back(node: Node) -> None:
+    before = node.head("first")
+    assert before is not None
+    define(node, "first", "towns")
+    node.set_visibility("cities", PRIVATE)
+    assert visibilities(node)["first"] == "public"
+    node.coordinator.editor.reset("first", before)
+
+
+@pytest.mark.parametrize("change", [make_private, replace_query, roll_back])
+def test_what_comes_from_a_private_dataset_is_private_whatever_came_first(
+    node: Node, change: Callable[[Node], None]
+) -> None:
+    assert visibilities(node) == ALL_PUBLIC
+    change(node)
+    found = visibilities(node)
+    assert (found["first"], found["second"]) == ("private", "private")
+    assert sorted(found.values()) == ["private", "private", "private", "public"]
+
+
+def test_it_is_public_again_with_its_input(node: Node) -> None:
+    for visibility in (PRIVATE, PUBLIC):
+        node.set_visibility("cities", visibility)
+        assert {visibilities(node)[name] for name in ("cities", "first", "second")} == {visibility.value}
+
+
+def test_a_copy_without_data_is_private_once_its_private_input_arrives(node: Node, tmp_path: Path) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    place = (tmp_path / "exported").as_uri()
+    node.push("first", place)
+    assert not here.pull(place, "first", privacy=here.privacy)[-1].is_private
+    assert visibilities(here) == {"first": "public"}
+    node.set_visibility("cities", PRIVATE)
+    home = node.blobs.index_folder(require_entry(node.catalog, "cities").dataset_id).parent
+
+    here.pull(home.as_uri(), "cities", privacy=here.privacy)
+
+    assert visibilities(here) == {"cities": "private", "first": "private"}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_copy_whose_chain_reads_what_is_private_here_is_private_and_that_is_said(
+    node: Node, tmp_path: Path, is_new: bool
+) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    place = (tmp_path / "exported").as_uri()
+    cities = node.blobs.index_folder(require_entry(node.catalog, "cities").dataset_id).parent
+    here.pull(cities.as_uri(), "cities", privacy=here.privacy)
+    if not is_new:
+        define(node, "first", "towns")
+        node.push("first", place)
+        here.pull(place, "copy", privacy=here.privacy)
+        define(node, "first", "cities")
+    node.push("first", place)
+    here.set_visibility("cities", PRIVATE)
+
+    steps = list(here.pull(place, "copy", privacy=here.privacy))
+
+    assert [step.state for step in steps if step.is_private] == ["updated"]
+    assert visibilities(here) == {"cities": "private", "copy": "private"}
+
+
+def test_who_makes_a_dataset_public_does_so_with_its_inputs_of_that_moment(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    node.set_visibility("towns", PRIVATE)
+    node.set_visibility("first", PUBLIC)
+    expected = {"cities": "private", "first": "public", "second": "public", "towns": "private"}
+    assert visibilities(node) == expected
+    define(node, "first", "cities", "towns")
+    assert visibilities(node) == expected | {"first": "private", "second": "private"}
+    node.set_visibility("first", PUBLIC)
+    assert visibilities(node) == expected
+
+
+def test_a_public_derivative_of_another_account_gets_no_private_input_in_silence(tmp_path: Path) -> None:
+    node = Node(tmp_path, is_multi_tenant=True)
+    for name, *inputs in (("bob/secret",), ("ann/open",), ("ann/derived", "ann/open")):
+        define(node, name, *inputs)
+    for name in ("ann/open", "ann/derived"):
+        node.set_visibility(name, PUBLIC)
+    assert node.visibility("ann/derived") is PUBLIC
+
+    define(node, "ann/derived", "bob/secret")
+
+    assert node.visibility("ann/derived") is PRIVATE
+
+
+def test_a_choice_ends_with_the_dataset_also_if_its_note_is_left_behind(node: Node) -> None:
+    entry = require_entry(node.catalog, "first")
+    node.set_visibility("cities", PRIVATE)
+    node.set_visibility("first", PUBLIC)
+    again = replace(entry, creation="another")
+    assert node.blobs.note(entry.dataset_id, PUBLIC_MARK) is not None
+    assert node.directory.visibility(again.incarnation) is PRIVATE
+
+
+def test_a_choice_stays_without_the_database(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    node.set_visibility("first", PUBLIC)
+    lost = Directory(AccessStore(None), is_multi_tenant=True, datasets=node.datasets)
+    first = require_entry(node.catalog, "first").incarnation
+    assert lost.visibility(first) is PUBLIC
+    lost.make_private_by_default(first)
+    assert lost.visibility(first) is PUBLIC
+    assert lost.visibility(require_entry(node.catalog, "towns").incarnation) is PRIVATE
+
+
+def test_a_damaged_chain_makes_only_its_dataset_and_what_comes_from_it_private(node: Node) -> None:
+    entry, head = require_entry(node.catalog, "first"), node.head("first")
+    assert head is not None
+    node.blobs.local_path(entry.dataset_id, ObjectKind.BLOCK, head).unlink()
+    states = ChainStates(node.blobs, node.refs, NoStateCache())
+    cold = Directory(AccessStore(None), is_multi_tenant=False, datasets=replace(node.datasets, states=states))
+    found = {entry.alias: cold.visibility(entry.incarnation).value for entry in node.catalog.entries()}
+    assert found == ALL_PUBLIC | {"first": "private", "second": "private"}
+    cities = require_entry(node.catalog, "cities").dataset_id
+    assert not list(cold.derivatives(cities)), "what cannot be read is left out"
+
+
+class Graph:
+    """Chains of a node that only have inputs, and can be unavailable."""
+
+    def __init__(self, inputs: dict[DatasetId, tuple[DatasetId, ...]]) -> None:
+        self.inputs, self.asked = inputs, 0
+        self.error: Exception | None = None
+        self.catalog = self.blobs = self.states = self
+
+    def by_id(self, dataset: DatasetId) -> CatalogEntry:
+        return CatalogEntry(alias="x", dataset_id=dataset)
+
+    def note(self, *_: object) -> None:
+        return None
+
+    def current(self, dataset: DatasetId) -> Any:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        inputs = tuple(SimpleNamespace(dataset_ref=str(input_)) for input_ in self.inputs[dataset])
+        transform = SimpleNamespace(inputs=inputs) if inputs else None
+        return SimpleNamespace(
+            transform=transform, kind=DatasetKind.Derivative if inputs else DatasetKind.Root
+        )
+
+
+def directory_of(graph: Any) -> Directory:
+    return Directory(AccessStore(None), is_multi_tenant=False, datasets=graph)
+
+
+def test_each_dataset_of_a_deep_graph_with_cycles_is_asked_once() -> None:
+    ids = [a_dataset(f"level {number}") for number in range(1500)]
+    cycles = (tuple(ids[:1]) if index % 2 else () for index in range(len(ids)))
+    inputs = {
+        dataset: (*ids[index + 1 : index + 4], *cycle)
+        for index, (dataset, cycle) in enumerate(zip(ids, cycles, strict=True))
+    }
+    graph = Graph(inputs)
+    directory = directory_of(graph)
+    assert directory.visibility(graph.by_id(ids[0]).incarnation) is PUBLIC
+    assert graph.asked == len(ids)
+    assert not list(directory.private_origins(graph.by_id(ids[-1]).incarnation))
+
+
+def test_a_root_is_read_once_and_what_is_unavailable_is_not_decided() -> None:
+    graph = Graph({a_dataset(): (), a_dataset("derived"): (a_dataset(),)})
+    directory = directory_of(graph)
+    for _ in range(3):
+        assert directory.visibility(graph.by_id(a_dataset()).incarnation) is PUBLIC
+    assert graph.asked == 1
+    graph.error = StorageUnavailable(file="refs", why="?")
+    with pytest.raises(Unavailable):
+        directory.visibility(graph.by_id(a_dataset("derived")).incarnation)
+    graph.error = NotFound(what="block")
+    assert directory.visibility(graph.by_id(a_dataset("derived")).incarnation) is PRIVATE
+
+
+def test_access_names_what_makes_a_dataset_private_and_what_comes_from_it(node: Node) -> None:
+    servicer = AccessServicer(node.directory, RemoteLogins(node.directory.store), node.catalog)
+    context: Any = None
+    shown = servicer.ChangeAccess(pb.ChangeAccessRequest(ref="cities", visibility="private"), context)
+    assert [(item.dataset, item.visibility) for item in shown.derivatives] == [
+        ("first", "private"),
+        ("second", "private"),
+    ]
+    shown = servicer.ShowAccess(pb.ShowAccessRequest(ref="second"), context)
+    assert (list(shown.private_origins), shown.visibility) == (["cities"], "private")
+    assert not shown.derivatives
+    servicer.ChangeAccess(pb.ChangeAccessRequest(ref="second", visibility="public"), context)
+    shown = servicer.ShowAccess(pb.ShowAccessRequest(ref="cities", with_derivatives=True), context)
+    assert [(item.dataset, item.visibility) for item in shown.derivatives] == [
+        ("first", "private"),
+        ("second", "public"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [({}, PUBLIC), ({"cities": PRIVATE}, PRIVATE), ({"cities": PRIVATE, "first": PUBLIC}, PUBLIC)],
+)
+def test_a_copy_from_a_home_is_private_if_it_comes_from_what_is_private_there(
+    node: Node, tmp_path: Path, choice: dict[str, Rule], expected: Rule
+) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    for name, visibility in choice.items():
+        node.set_visibility(name, visibility)
+    folder = node.blobs.index_folder(require_entry(node.catalog, "second").dataset_id).parent
+
+    *_, last = here.pull(folder.as_uri(), "copy", privacy=here.privacy)
+
+    assert (here.visibility("copy"), last.is_private) == (expected, expected is PRIVATE)
+
+
+def test_a_copy_from_a_home_with_a_damaged_origin_is_private(node: Node, tmp_path: Path) -> None:
+    here, entry, head = (
+        Node(tmp_path / "here", is_multi_tenant=False),
+        require_entry(node.catalog, "first"),
+        node.head("first"),
+    )
+    assert head is not None
+    node.blobs.local_path(entry.dataset_id, ObjectKind.BLOCK, head).unlink()
+    folder = node.blobs.index_folder(require_entry(node.catalog, "second").dataset_id).parent
+
+    assert here.pull(folder.as_uri(), "copy", privacy=here.privacy)[-1].is_private
+
+
+def test_a_copy_follows_its_source_also_without_a_new_block(node: Node, tmp_path: Path) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent
+    here.pull(folder.as_uri(), "copy", privacy=here.privacy)
+    node.set_visibility("towns", PRIVATE)
+
+    steps = list(here.pull(folder.as_uri(), "copy", privacy=here.privacy))
+
+    assert [step.state for step in steps if step.is_private] == ["blocks"], "before anything is fetched"
+    assert steps[-1].state == "up-to-date"
+    assert here.visibility("copy") is PRIVATE
