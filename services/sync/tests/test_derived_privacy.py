@@ -12,7 +12,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.manifests import derivative, root
 
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.errors import NotFound, StorageUnavailable, Unavailable
+from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, require_entry
@@ -128,7 +128,9 @@ def test_a_copy_whose_chain_reads_what_is_private_here_is_private_and_that_is_sa
     assert visibilities(here) == {"cities": "private", "copy": "private"}
 
 
-def test_who_makes_a_dataset_public_does_so_with_its_inputs_of_that_moment(node: Node) -> None:
+def test_who_makes_a_dataset_public_publishes_what_it_leaves_of_private_ones_of_that_moment(
+    node: Node,
+) -> None:
     node.set_visibility("cities", PRIVATE)
     node.set_visibility("towns", PRIVATE)
     node.set_visibility("first", PUBLIC)
@@ -138,6 +140,21 @@ def test_who_makes_a_dataset_public_does_so_with_its_inputs_of_that_moment(node:
     assert visibilities(node) == expected | {"first": "private", "second": "private"}
     node.set_visibility("first", PUBLIC)
     assert visibilities(node) == expected
+
+
+@pytest.mark.parametrize("is_multi_tenant", [False, True])
+def test_who_makes_a_dataset_public_publishes_nothing_that_reaches_it_later_by_others(
+    tmp_path: Path, is_multi_tenant: bool
+) -> None:
+    node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
+    for name, *inputs in (("b/secret",), ("a/open",), ("a/first", "a/open"), ("a/second", "a/first")):
+        define(node, name, *inputs)
+        node.set_visibility(name, PRIVATE if name == "b/secret" else PUBLIC)
+    assert node.visibility("a/second") is PUBLIC
+    define(node, "a/first", "b/secret")
+    assert (node.visibility("a/first"), node.visibility("a/second")) == (PRIVATE, PRIVATE)
+    node.set_visibility("a/second", PUBLIC)
+    assert (node.visibility("a/first"), node.visibility("a/second")) == (PRIVATE, PUBLIC)
 
 
 def test_a_public_derivative_of_another_account_gets_no_private_input_in_silence(tmp_path: Path) -> None:
@@ -185,6 +202,28 @@ def test_a_damaged_chain_makes_only_its_dataset_and_what_comes_from_it_private(n
     assert not list(cold.derivatives(cities)), "what cannot be read is left out"
 
 
+def test_a_lost_head_or_name_makes_nothing_public(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    node.catalog.remove("cities")
+    assert visibilities(node) == {"first": "private", "second": "private", "towns": "public"}
+    node.set_visibility("towns", PUBLIC)
+    first = node.blobs.index_folder(require_entry(node.catalog, "first").dataset_id).parent
+    (first / "refs" / "head").unlink()
+    assert visibilities(node) == {"first": "private", "second": "private", "towns": "public"}
+
+
+def test_damaged_notes_leave_a_dataset_private_and_no_other(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    node.set_visibility("first", PUBLIC)
+    first = require_entry(node.catalog, "first")
+    node.blobs.set_note(first.dataset_id, PUBLIC_MARK, f"{first.incarnation}\nno id")
+    assert visibilities(node)["first"] == "private"
+    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent / "notes"
+    (folder / "private").mkdir(parents=True)
+    assert visibilities(node)["towns"] == "private"
+    assert visibilities(node)["cities"] == "private"
+
+
 class Graph:
     """Chains of a node that only have inputs, and can be unavailable."""
 
@@ -198,6 +237,9 @@ class Graph:
 
     def note(self, *_: object) -> None:
         return None
+
+    def entries(self) -> list[CatalogEntry]:
+        return [self.by_id(dataset) for dataset in self.inputs]
 
     def current(self, dataset: DatasetId) -> Any:
         self.asked += 1
@@ -225,7 +267,10 @@ def test_each_dataset_of_a_deep_graph_with_cycles_is_asked_once() -> None:
     directory = directory_of(graph)
     assert directory.visibility(graph.by_id(ids[0]).incarnation) is PUBLIC
     assert graph.asked == len(ids)
-    assert not list(directory.private_origins(graph.by_id(ids[-1]).incarnation))
+    graph.asked = 0
+    with directory.one_moment():
+        assert all(directory.visibility(graph.by_id(dataset).incarnation) is PUBLIC for dataset in ids[:5])
+    assert graph.asked <= len(ids) + 5
 
 
 def test_a_root_is_read_once_and_what_is_unavailable_is_not_decided() -> None:
@@ -262,7 +307,12 @@ def test_access_names_what_makes_a_dataset_private_and_what_comes_from_it(node: 
 
 @pytest.mark.parametrize(
     ("choice", "expected"),
-    [({}, PUBLIC), ({"cities": PRIVATE}, PRIVATE), ({"cities": PRIVATE, "first": PUBLIC}, PUBLIC)],
+    [
+        ({}, PUBLIC),
+        ({"towns": PRIVATE}, PUBLIC),
+        ({"cities": PRIVATE}, PRIVATE),
+        ({"cities": PRIVATE, "second": PUBLIC}, PRIVATE),
+    ],
 )
 def test_a_copy_from_a_home_is_private_if_it_comes_from_what_is_private_there(
     node: Node, tmp_path: Path, choice: dict[str, Rule], expected: Rule
@@ -285,6 +335,7 @@ def test_a_copy_from_a_home_with_a_damaged_origin_is_private(node: Node, tmp_pat
     )
     assert head is not None
     node.blobs.local_path(entry.dataset_id, ObjectKind.BLOCK, head).unlink()
+    node.set_visibility("towns", PRIVATE)
     folder = node.blobs.index_folder(require_entry(node.catalog, "second").dataset_id).parent
 
     assert here.pull(folder.as_uri(), "copy", privacy=here.privacy)[-1].is_private
@@ -298,6 +349,19 @@ def test_a_copy_follows_its_source_also_without_a_new_block(node: Node, tmp_path
 
     steps = list(here.pull(folder.as_uri(), "copy", privacy=here.privacy))
 
-    assert [step.state for step in steps if step.is_private] == ["blocks"], "before anything is fetched"
-    assert steps[-1].state == "up-to-date"
+    states = [step.state for step in steps if step.is_private]
+    assert states == ["blocks", "up-to-date"], "before anything is fetched"
     assert here.visibility("copy") is PRIVATE
+
+
+def test_a_pull_of_another_dataset_under_its_name_leaves_a_dataset_as_it_is(
+    node: Node, tmp_path: Path
+) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    define(here, "cities")
+    node.set_visibility("towns", PRIVATE)
+    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent
+    for is_forced in (False, True):
+        with pytest.raises(OdfError):
+            here.pull(folder.as_uri(), "cities", privacy=here.privacy, is_forced=is_forced)
+    assert visibilities(here) == {"cities": "public"}

@@ -11,7 +11,10 @@ from odf_testing.builders import a_chain, a_dataset, a_seed
 from odf_testing.http import running
 from odf_testing.node_datasets import hold, in_memory
 
+from odf_common.chain.state import ChainState
+from odf_common.errors import StorageUnavailable
 from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind, incarnation
 from odf_sync.access.access_store import AccessStore
@@ -37,7 +40,7 @@ class Node:
 
     def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
         self.datasets = in_memory()
-        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant)
+        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant, datasets=self.datasets)
         authorizer = Authorizer(
             catalog=self.datasets.catalog, local_writers="loopback", directory=self.directory
         )
@@ -133,3 +136,31 @@ def test_a_dataset_that_cannot_be_read_is_left_out(node: Node) -> None:
         dataset, ObjectKind.BLOCK, node.datasets.blobs.names(dataset, ObjectKind.BLOCK)
     )
     assert node.names({}) == []
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_and_a_bucket_that_cannot_be_read_is_said(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = node.datasets.states.current
+
+    def refused(dataset: DatasetId) -> ChainState | None:
+        if dataset == a_dataset("alice/open"):
+            raise StorageUnavailable(file="datasets/x", why="permission denied")
+        return current(dataset)
+
+    shared = incarnation(a_dataset("alice/shared"), "")
+    node.directory.set_visibility(shared, Visibility.PUBLIC)
+    monkeypatch.setattr(node.datasets.states, "current", refused)
+    assert node.names({}) == ["alice/shared"]
+    monkeypatch.setattr(OwnDatasets, "in_bucket", True)
+    assert node.ask({}).status == 503
+
+
+def test_without_the_database_of_accounts_no_list_is_given(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> None:
+        raise StorageUnavailable(file="access.db", why="disk I/O error")
+
+    monkeypatch.setattr(node.directory.store, "visibility", refused)
+    assert node.ask({}).status == 503

@@ -5,16 +5,16 @@ from contextlib import suppress
 
 from odf_common.cli import clients
 from odf_common.cli.output import remark
-from odf_common.errors import Unavailable
+from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1.access_pb2 import DatasetAccess, ShowAccessRequest
 
 
 def say_if_private(aliases: Iterable[str]) -> None:
-    """Name the private datasets that each of these comes from; while sync does not answer, say nothing."""
-    aliases = tuple(aliases)
+    """Name the private datasets that each of these comes from; of a reference, and without an answer, say nothing."""
+    aliases = tuple(alias for alias in aliases if "@" not in alias)
     if not aliases:
         return
-    with suppress(Unavailable), clients.access(timeout=0) as access:
+    with suppress(OdfError), clients.access(timeout=0) as access:
         for alias in aliases:
             request = ShowAccessRequest(ref=alias)
             shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
@@ -23,6 +23,19 @@ def say_if_private(aliases: Iterable[str]) -> None:
                     f"{alias} is private, since it comes from {', '.join(shown.private_origins)}; "
                     f"`odf access set {alias} --visibility public` lets everyone read it"
                 )
+
+
+def say_private_copy(alias: str) -> None:
+    """Say why a copy has become private, and list its derivatives with their visibility."""
+    with suppress(OdfError), clients.access(timeout=0) as access:
+        request = ShowAccessRequest(ref=alias, with_derivatives=True)
+        shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
+        why = f"comes from {', '.join(shown.private_origins)}" if shown.private_origins else "may be so there"
+        remark(
+            f"{alias} is private here, since it {why}; "
+            f"`odf access set {alias} --visibility public` lets everyone read it"
+        )
+        say_derivatives(shown)
 
 
 def say_derivatives(shown: DatasetAccess) -> None:

@@ -120,7 +120,8 @@ def test_nothing_is_said_of_what_has_not_changed_and_without_sync(
     add, *others = commands(tmp_path)
     info = tmp_path / "info.yaml"
     info.write_text("{kind: SetInfo, description: cities}")
-    for arguments in (add, ["commit", "copy", str(info)]):
+    event = others[0][-1]
+    for arguments in (add, ["commit", "copy", str(info)], ["commit", "copy@next", event]):
         assert cli.main(arguments) == 0
         assert not capsys.readouterr().err
     node.outcome, node.has_sync = "added", False

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 import grpc
 
-from odf_common.errors import InvalidInput, NotFound, Refused
+from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
@@ -162,14 +162,18 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 for name, role in roles.items()
                 if name
             ],
-            private_origins=[origin.alias for origin in self._directory.private_origins(entry.incarnation)],
+            private_origins=self._directory.private_origins(entry.incarnation),
             derivatives=self._derivatives(entry) if with_derivatives else (),
         )
 
     def _derivatives(self, entry: CatalogEntry) -> Iterator[pb.DatasetAccess.Derivative]:
-        for derived in self._directory.derivatives(entry.dataset_id):
-            visibility = self._directory.visibility(derived.incarnation)
-            yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=visibility.value)
+        with self._directory.one_moment():
+            for derived in self._directory.derivatives(entry.dataset_id):
+                try:
+                    visibility = self._directory.visibility(derived.incarnation).value
+                except Unavailable:
+                    visibility = "unknown"
+                yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=visibility)
 
 
 def _account(account: Account) -> pb.AccountItem:

@@ -3,17 +3,21 @@
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
 
-What comes from a private dataset of this node is private, too, unless someone has made it public: that follows from
-the chains whenever it is asked, so no order of events leaves it out. A choice of visibility is also noted next to the
+What comes from a private dataset of this node is private, too, until someone publishes it: that follows from the
+chains whenever it is asked, so no order of events leaves it out. A choice of visibility is also noted next to the
 data: if the database is lost, or was not in a backup, it stays.
 """
 
 import hashlib
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import Final
+
+import structlog
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.node_datasets import NodeDatasets
@@ -37,6 +41,8 @@ from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 from odf_sync.access.tokens import Token
 
+log = structlog.stdlib.get_logger(__name__)
+
 LOGIN_SECONDS: Final = 24 * 3600
 LOGIN_LABEL: Final = "login"
 MAX_LABEL_CHARACTERS: Final = 100
@@ -47,6 +53,18 @@ NODE_ACCOUNT: Final = Name("odf")
 @dataclass(eq=False, kw_only=True)
 class LoginRefused(OdfError):
     """The login or the password is wrong."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """A dataset in a lineage: what it reads, and itself if it is private or damaged."""
+
+    inputs: tuple[DatasetId, ...] = ()
+    origins: frozenset[DatasetId] = frozenset()
+    published: AbstractSet[DatasetId] = frozenset()
+
+
+_MOMENT: Final[ContextVar[dict[tuple[DatasetId, bool], _Node] | None]] = ContextVar("moment", default=None)
 
 
 class Directory:
@@ -138,35 +156,109 @@ class Directory:
         return self.store.role(entry.incarnation, account)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
-        """Return a dataset's visibility: what was chosen, and private if it reads what is private.
+        """Return a dataset's visibility: what was chosen, and private if it comes from what is private.
 
-        Without a choice it is private on a multi-tenant node, and else public. If a chain is damaged, so that it is not
-        known what is read, it is private; raises `Unavailable` while that cannot be read.
+        Without a choice it is private on a multi-tenant node, and else public. Raises `Unavailable` while a chain that
+        decides it cannot be read.
         """
+        is_private = self._own(dataset) is Visibility.PRIVATE or self.private_origins(dataset)
+        return Visibility.PRIVATE if is_private else Visibility.PUBLIC
+
+    def private_origins(self, dataset: Incarnation) -> list[str]:
+        """Return the names of private datasets of this node that a dataset comes from, but for published ones.
+
+        Whoever makes a dataset public publishes what it leaves of those that it comes from at that moment; any that it
+        comes from later counts again. So does one whose chain or head is damaged: nobody knows what it reads.
+        """
+        return sorted(map(self._name, self._origins(dataset, self._published(dataset))))
+
+    def _origins(self, dataset: Incarnation, published: AbstractSet[DatasetId]) -> AbstractSet[DatasetId]:
+        """Return the private datasets that reach `dataset` on a way on which no other was made public with them."""
+        lineage: dict[DatasetId, _Node] = {}
+        waiting = [id_of(dataset)]
+        while waiting:
+            if (current := waiting.pop()) not in lineage:
+                node = self._node(current, None if lineage else dataset)
+                lineage[current] = node
+                waiting.extend(node.inputs)
+        lineage[id_of(dataset)] = replace(lineage[id_of(dataset)], published=published)
+        origins: dict[DatasetId, AbstractSet[DatasetId]] = {}
+        is_new = True
+        while is_new:  # once or twice, unless there are circles; inputs come after their readers
+            is_new = False
+            for current, node in reversed(lineage.items()):
+                found = node.origins.union(*(origins.get(input_, set()) for input_ in node.inputs))
+                found -= node.published
+                is_new |= origins.get(current) != found
+                origins[current] = found
+        return origins[id_of(dataset)]
+
+    def _node(self, dataset: DatasetId, asked: Incarnation | None) -> _Node:
+        """Return what a dataset of this node reads; of `asked`, its own visibility does not matter."""
+        known = _MOMENT.get()
+        key = (dataset, asked is None)
+        if known is not None and key in known:
+            return known[key]
+        node = self._found_node(dataset, asked)
+        if known is not None:
+            known[key] = node
+        return node
+
+    def _found_node(self, dataset: DatasetId, asked: Incarnation | None) -> _Node:
+        datasets = self._datasets
+        if datasets is None:
+            return _Node()
+        entry = datasets.catalog.by_id(dataset)
+        if asked is None:
+            if entry is None:
+                return _Node(
+                    origins=frozenset((dataset,)) if self._is_left(datasets, dataset) else frozenset()
+                )
+            if self._own(entry.incarnation) is Visibility.PRIVATE:
+                return _Node(origins=frozenset((dataset,)))
         try:
-            is_private = self._own(dataset) is Visibility.PRIVATE or any(self.private_origins(dataset))
+            inputs = self._input_ids(datasets, dataset, is_named=entry is not None)
         except Unavailable:
             raise
         except OdfError:
-            is_private = True
-        return Visibility.PRIVATE if is_private else Visibility.PUBLIC
+            return _Node(origins=frozenset((dataset,)))
+        return _Node(
+            inputs=inputs, published=frozenset() if entry is None else self._published(entry.incarnation)
+        )
 
-    def private_origins(self, dataset: Incarnation) -> Iterator[CatalogEntry]:
-        """Yield the private datasets of this node that a dataset comes from, unless it was made public with them.
+    def _is_left(self, datasets: NodeDatasets, dataset: DatasetId) -> bool:
+        """Return whether a private dataset is here whose name was lost."""
+        if self._note(incarnation(dataset, ""), PRIVATE_MARK) is not None:
+            return True
+        return self.is_multi_tenant and datasets.refs.head(dataset) is not None
 
-        Whoever makes a dataset public does so with its inputs of that moment. One that it gets later counts again.
-        Errors are those of reading chains.
-        """
-        seen, waiting = {id_of(dataset)}, [dataset]
-        while waiting:
-            for entry in self._inputs(waiting.pop()):
-                if entry.dataset_id in seen:
-                    continue
-                seen.add(entry.dataset_id)
-                if self._own(entry.incarnation) is Visibility.PRIVATE:
-                    yield entry
-                else:
-                    waiting.append(entry.incarnation)
+    def _input_ids(
+        self, datasets: NodeDatasets, dataset: DatasetId, *, is_named: bool
+    ) -> tuple[DatasetId, ...]:
+        if dataset in self._roots:
+            return ()
+        state = datasets.states.current(dataset)
+        if state is None:
+            if is_named:
+                raise NotFound(what=f"the head of {dataset}")
+            return ()
+        if state.kind is DatasetKind.Root:  # for good: the id is that of a seed
+            self._roots.add(dataset)
+        inputs = () if state.transform is None else state.transform.inputs
+        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
+
+    def _name(self, dataset: DatasetId) -> str:
+        entry = None if self._datasets is None else self._datasets.catalog.by_id(dataset)
+        return str(dataset) if entry is None else entry.alias
+
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Look at each dataset once inside the block, which decides on many."""
+        token = _MOMENT.set({})
+        try:
+            yield
+        finally:
+            _MOMENT.reset(token)
 
     def derivatives(self, dataset: DatasetId) -> Iterator[CatalogEntry]:
         """Yield what reads a dataset, directly or indirectly; all datasets that can be read are looked at."""
@@ -175,7 +267,7 @@ class Directory:
         inputs = list[tuple[CatalogEntry, tuple[DatasetId, ...]]]()
         for entry in self._datasets.catalog.entries():
             with suppress(OdfError):
-                inputs.append((entry, self._input_ids(self._datasets, entry.dataset_id)))
+                inputs.append((entry, self._input_ids(self._datasets, entry.dataset_id, is_named=True)))
         known = {dataset}
         while new := [
             entry for entry, read in inputs if entry.dataset_id not in known and not known.isdisjoint(read)
@@ -189,27 +281,8 @@ class Directory:
             return visibility
         if self._note(dataset, PRIVATE_MARK) is not None:
             return Visibility.PRIVATE
-        is_public = not self.is_multi_tenant or self._published_with(dataset) is not None
+        is_public = not self.is_multi_tenant or self._publication(dataset) is not None
         return Visibility.PUBLIC if is_public else Visibility.PRIVATE
-
-    def _inputs(self, dataset: Incarnation) -> Iterator[CatalogEntry]:
-        """Yield the inputs that are on this node, but for those with which the dataset was made public."""
-        if self._datasets is None:
-            return
-        published = self._published_with(dataset) or ()
-        for input_ in self._input_ids(self._datasets, id_of(dataset)):
-            entry = None if input_ in published else self._datasets.catalog.by_id(input_)
-            if entry is not None:
-                yield entry
-
-    def _input_ids(self, datasets: NodeDatasets, dataset: DatasetId) -> tuple[DatasetId, ...]:
-        state = None if dataset in self._roots else datasets.states.current(dataset)
-        if state is None:
-            return ()
-        if state.kind is DatasetKind.Root:  # for good: the id is that of a seed
-            self._roots.add(dataset)
-        inputs = () if state.transform is None else state.transform.inputs
-        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
         """Choose the visibility of a dataset that exists; it is never less private in between."""
@@ -218,22 +291,24 @@ class Directory:
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, None)
         else:
+            published = self._origins(dataset, frozenset())
             self.store.set_visibility(dataset, visibility)
-            self._set_note(dataset, PUBLIC_MARK, self._publication(dataset))
+            self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
             self._set_note(dataset, PRIVATE_MARK, None)
 
-    def _publication(self, dataset: Incarnation) -> str:
-        inputs = () if self._datasets is None else self._input_ids(self._datasets, id_of(dataset))
-        return "\n".join((dataset, *map(str, inputs)))
+    def _publication(self, dataset: Incarnation) -> list[str] | None:
+        """Return the ids that a dataset was made public with; None if it was not, or was created since."""
+        made_public, *published = (self._note(dataset, PUBLIC_MARK) or "").split("\n")
+        return published if made_public == dataset else None
 
-    def _published_with(self, dataset: Incarnation) -> frozenset[DatasetId] | None:
-        """Return the inputs with which the dataset was made public; None if it was not, or was created since."""
-        made_public, *inputs = (self._note(dataset, PUBLIC_MARK) or "").split("\n")
-        return frozenset(map(DatasetId.parse, inputs)) if made_public == dataset else None
+    def _published(self, dataset: Incarnation) -> frozenset[DatasetId]:
+        with suppress(InvalidInput):
+            return frozenset(map(DatasetId.parse, self._publication(dataset) or ()))
+        return frozenset()
 
     def make_private_by_default(self, dataset: Incarnation) -> None:
         """Make a dataset private unless someone has chosen its visibility."""
-        if self.store.visibility(dataset) is None and self._published_with(dataset) is None:
+        if self.store.visibility(dataset) is None and self._publication(dataset) is None:
             self.set_visibility(dataset, Visibility.PRIVATE)
 
     @contextmanager
@@ -258,10 +333,21 @@ class Directory:
             if is_new_mark:
                 self._set_note(created, PRIVATE_MARK, None)
             raise
-        self.set_visibility(created, visibility)
+        try:
+            self.set_visibility(created, visibility)
+        except OdfError as error:  # it is created, with this visibility; only the note is missing
+            log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
 
     def _note(self, dataset: Incarnation, name: str) -> str | None:
-        return None if self._datasets is None else self._datasets.blobs.note(id_of(dataset), name)
+        """Return a note; empty if it is damaged, which leaves a dataset private."""
+        if self._datasets is None:
+            return None
+        try:
+            return self._datasets.blobs.note(id_of(dataset), name)
+        except Unavailable:
+            raise
+        except OdfError:
+            return ""
 
     def _set_note(self, dataset: Incarnation, name: str, text: str | None) -> None:
         if self._datasets is not None:

@@ -363,7 +363,7 @@ class _Judge:
     def require(self, request: web.Request, question: Question, *, is_served: bool = True) -> None:
         """Note the dataset, and the decision unless it is a read of public data; raises as `admit` does."""
         action = Action(question.action)
-        with self._noting_refusals(question):
+        with self._noting_refusals(question), self._authorizer.directory.one_moment():
             dataset = self._authorizer.require(question.caller, question.dataset, action)
             is_plain = action is Action.READ and dataset is not None and self._authorizer.is_public(dataset)
         request[_IS_PUBLIC] = is_plain

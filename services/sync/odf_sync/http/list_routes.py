@@ -7,6 +7,9 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
+from odf_common.errors import StorageUnavailable
+from odf_common.ports.store import CatalogEntry
+from odf_sync.access.access_store import FILE as ACCESS_FILE
 from odf_sync.access.rules import Caller
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer
 from odf_sync.http.endpoints import Endpoint, caller_of
@@ -54,10 +57,17 @@ class ListRoutes:
 
     def _made(self, caller: Caller, after: str, tags: set[str]) -> tuple[str, bytes | None]:
         """Return the tag of the whole list, on its first page, and the page; None if the tag is one of `tags`."""
-        entries = [
-            entry
-            for entry in self._own.datasets.catalog.entries()
-            if self._authorizer.may_find(caller, entry)
-        ]
+        with self._authorizer.directory.one_moment():
+            entries = [
+                entry for entry in self._own.datasets.catalog.entries() if self._may_find(caller, entry)
+            ]
         etag = "" if after else self._own.fingerprint(entries)
         return etag, None if etag in tags else self._own.page(entries, after).encoded()
+
+    def _may_find(self, caller: Caller, entry: CatalogEntry) -> bool:
+        try:
+            return self._authorizer.may_find(caller, entry)
+        except StorageUnavailable as error:
+            if error.file == ACCESS_FILE or self._own.in_bucket:
+                raise
+            return False  # a file of this dataset, or of one that it reads

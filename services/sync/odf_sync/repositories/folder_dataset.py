@@ -11,7 +11,7 @@ from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, ObjectKind
+from odf_common.ports.store import PRIVATE_MARK, ObjectKind
 from odf_common.service.settings import TENANCY_FILE
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, RemoteDataset, Sink
 
@@ -32,22 +32,29 @@ class RemoteFolder(RemoteDataset):
         return head
 
     def is_private(self) -> bool:
-        """Return whether it is a dataset in the home of a node that keeps it private, or may do so."""
+        """Return whether it is a dataset in the home of a node that keeps it private, or may do so.
+
+        It is if it comes from a private dataset of that home, published or not. What cannot be read may be private.
+        """
         try:
-            return self._store.may_have(f"../../{TENANCY_FILE}") or any(map(_is_marked, self._with_origins()))
-        except OdfError:  # what cannot be read may come from a private dataset
+            return self._store.may_have(f"../../{TENANCY_FILE}") or self._comes_from_private()
+        except OdfError:
             return True
 
-    def _with_origins(self) -> Iterator[FolderDataset]:
-        """Yield the dataset, and those of its home that it comes from, but for those it was made public with."""
-        seen, waiting = set[DatasetId](), [self._store]
+    def _comes_from_private(self) -> bool:
+        marked = set(self._store.siblings_that_may_have(f"notes/{PRIVATE_MARK}"))
+        if not marked:  # the usual case, in which no chain has to be read
+            return self._store.may_have(f"notes/{PRIVATE_MARK}")
+        seen, waiting = set[str](), [self._store]
         while waiting:
-            yield (dataset := waiting.pop())
-            new = [input_ for input_ in _inputs(dataset) if input_ not in seen]
-            seen.update(new)
-            for input_ in new:
+            dataset = waiting.pop()
+            if dataset.may_have(f"notes/{PRIVATE_MARK}"):
+                return True
+            for folder in {input_.folder for input_ in _inputs(dataset)} - seen:
+                seen.add(folder)
                 with suppress(NotFound):
-                    waiting.append(FolderDataset(dataset.folder / ".." / input_.folder))
+                    waiting.append(FolderDataset(dataset.folder / ".." / folder))
+        return False
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
@@ -71,14 +78,7 @@ class RemoteFolder(RemoteDataset):
                 out.write(chunk)
 
 
-def _is_marked(dataset: FolderDataset) -> bool:
-    return dataset.may_have(f"notes/{PRIVATE_MARK}")
-
-
 def _inputs(dataset: FolderDataset) -> list[DatasetId]:
-    """Return what a dataset in a home reads, but for what it was made public with."""
-    head = dataset.head() if dataset.may_have("../../names") else None
+    head = dataset.head()
     transform = None if head is None else fold(dataset.read_block, head).transform
-    inputs = () if transform is None else transform.inputs
-    published = (dataset.note(PUBLIC_MARK) or "").split("\n")[1:]
-    return [DatasetId.parse(input_.dataset_ref) for input_ in inputs if input_.dataset_ref not in published]
+    return [] if transform is None else [DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs]

@@ -32,7 +32,7 @@ class RemoteDataset(Protocol):
     def is_private(self) -> bool:
         """Return whether not everyone may read the dataset, as far as is known once the head was read.
 
-        False for a store of files that anyone may have, such as a folder.
+        False for a folder that is not in the home of a node.
         """
         return False
 

@@ -1,11 +1,8 @@
 """The steps that a pull or a push reports while it runs; the last one states its outcome."""
 
 from dataclasses import dataclass
-from typing import Final
 
 from odf_common.hashing.multihash import Multihash
-
-LAST_STEPS: Final = ("updated", "restored", "up-to-date")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,12 +33,12 @@ class FolderDataset:
         except PermissionError:
             return True
 
-    def note(self, name: str) -> str | None:
-        """Return a note of the node in whose home the folder is; None if there is none."""
-        try:
-            return read_file(self.folder / "notes" / name).decode(errors="replace")
-        except FileNotFoundError:
-            return None
+    def siblings_that_may_have(self, path: str) -> list[str]:
+        """Return the folders of a node's home next to this one in which a file exists, or is hidden; else none."""
+        if not self.may_have("../../names"):
+            return []
+        folders = [folder.name for folder in (self.folder / "..").iterdir()]
+        return [name for name in folders if self.may_have(f"../{name}/{path}")]
 
     def head(self, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""

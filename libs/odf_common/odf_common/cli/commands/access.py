@@ -51,8 +51,8 @@ def show_access(*, dataset: str, output: str) -> None:
 def set_access(*, dataset: str, visibility: str, output: str) -> None:
     """Make a dataset public or private.
 
-    What comes from a private dataset is private, too, however many steps away, unless it was made public with the
-    inputs that it has. The derivatives are listed with their visibility.
+    What comes from a private dataset is private, too, however many steps away, until you publish it; that covers the
+    private datasets that it comes from then. The derivatives are listed with their visibility.
 
     \b
     Example:

@@ -38,7 +38,7 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
-from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader, scratch_folder
+from odf_common.ports.store import BlobStore, ObjectKind, block_reader, scratch_folder
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
@@ -49,7 +49,7 @@ from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, stor
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
 from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.progress import LAST_STEPS, Step
+from odf_sync.transfer.progress import Step
 from odf_sync.transfer.pull.copied_objects import (
     PARALLEL_DOWNLOADS,
     CopiedObjects,
@@ -104,25 +104,31 @@ def pull(  # noqa: PLR0913 - the options by name
         raise AlreadyExists(what=f"another dataset named {name}")
     there = remote_dataset(location.url, token_for, settings=settings)
     folder = settings.home / DOWNLOADED
-    run = _Pull(datasets=datasets, replies=replies, folder=folder, there=there, copy=copy, source=source)
+    run = _Pull(
+        datasets=datasets,
+        replies=replies,
+        folder=folder,
+        there=there,
+        copy=copy,
+        source=source,
+        was_private=_is_private(datasets, copy),
+    )
     yield Step(alias=name, state="comparing")
     head = there.head()
-    was_private = run.is_private()
-    run.follow()
     with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
-        yield Step(alias=name, state="blocks", is_private=run.is_private() and not was_private)
-        was_private = run.is_private()
+        yield Step(alias=name, state="blocks")
         missing = _missing(datasets, there, head, copy, spool)
+        if missing.common is not None:  # so it is this dataset
+            run.follow()
+            if run.has_become_private():
+                yield Step(alias=name, state="blocks", is_private=True)
         current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
         if here is not None and current == head:
-            steps = run.restore(here, head, rechecks=rechecks)
+            yield from run.restore(here, head, rechecks=rechecks)
         elif here is not None and missing.ahead and not copy.may_diverge:
-            steps = run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
+            yield from run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
         else:
-            steps = run.update(missing)
-        for step in steps:
-            is_last = step.state in LAST_STEPS
-            yield replace(step, is_private=is_last and run.is_private() and not was_private)
+            yield from run.update(missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,22 +141,18 @@ class _Pull:
     copy: LocalCopy
     source: str
     """As the user named it."""
+    was_private: bool
+    """Whether the copy was private before, or would have been if it had been created."""
 
     def follow(self) -> None:
-        """Make a copy private before anything is fetched, if its source may be."""
-        entry = self._entry()
+        """Make a copy that exists private if its source may be."""
+        entry = self.datasets.catalog.by_alias(self.copy.name)
         if self.copy.privacy is not None and entry is not None:
             self.copy.privacy.follow(self.there, entry)
 
-    def is_private(self) -> bool:
-        """Return whether the copy is private now, or would be if it were created."""
-        privacy, entry = self.copy.privacy, self._entry()
-        if privacy is None:
-            return False
-        return privacy.is_usual if entry is None else privacy.is_private(entry)
-
-    def _entry(self) -> CatalogEntry | None:
-        return self.datasets.catalog.by_alias(self.copy.name)
+    def has_become_private(self) -> bool:
+        """Return whether this pull has made the copy private."""
+        return _is_private(self.datasets, self.copy) and not self.was_private
 
     def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
         """Fetch objects that were lost locally, in order, the newest last."""
@@ -173,6 +175,7 @@ class _Pull:
             head=self.datasets.refs.head(dataset, self.copy.ref),
             missing_objects=absent,
             missing_inputs=missing_inputs(self.datasets.catalog, here) if absent else (),
+            is_private=self.has_become_private(),
         )
 
     def restore_or_refuse(
@@ -222,6 +225,7 @@ class _Pull:
             replaced=replaced,
             missing_objects=absent,
             missing_inputs=missing_inputs(catalog, state) if absent else (),
+            is_private=self.has_become_private(),
         )
 
     def _commit(self, state: ChainState) -> None:
@@ -229,6 +233,7 @@ class _Pull:
         dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
         check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
         if datasets.catalog.by_id(dataset) is not None:
+            self.follow()
             commit(datasets, self.replies, state, copy)
             return
         # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
@@ -255,6 +260,14 @@ class _Pull:
         for done in objects.fetch(self.there, at_once=at_once):
             yield Step(alias=copy.name, state="objects", done=done, total=len(objects))
         return objects.missing
+
+
+def _is_private(datasets: NodeDatasets, copy: LocalCopy) -> bool:
+    """Return whether a copy is private, or would be if it were created."""
+    entry = datasets.catalog.by_alias(copy.name)
+    if copy.privacy is None:
+        return False
+    return copy.privacy.is_usual if entry is None else copy.privacy.is_private(entry)
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
