@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
+from odf_testing.node_datasets import in_files
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog
-from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import (
     AlreadyExists,
     HeadMoved,
@@ -23,8 +22,6 @@ from odf_common.errors import (
 )
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
-from odf_common.service.connections import stores
-from odf_common.service.settings import Settings
 from odf_sync import private_database
 from odf_sync.access import passwords
 from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
@@ -35,12 +32,6 @@ from odf_sync.http.authorization import Authorizer
 
 ALICE, BOB = Name("alice"), Name("bob")
 HERE = incarnation(a_dataset(), "c0ffee")
-
-
-def datasets_in(home: Path) -> NodeDatasets:
-    blobs, refs = stores(Settings(home=home))
-    states = ChainStates(blobs, refs, NoStateCache())
-    return NodeDatasets(catalog=LocalCatalog(home), blobs=blobs, refs=refs, states=states)
 
 
 @pytest.fixture
@@ -199,7 +190,7 @@ def test_a_private_dataset_stays_private_without_the_database(tmp_path: Path) ->
     with_creation, restored = incarnation(dataset, "one"), incarnation(dataset, "")
 
     def opened() -> Directory:
-        return Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=datasets_in(tmp_path))
+        return Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
 
     opened().set_visibility(with_creation, Visibility.PRIVATE)
     (tmp_path / "access.db").unlink()
@@ -217,7 +208,7 @@ def test_a_dataset_is_marked_before_it_is_private_and_until_it_is_public(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = AccessStore(tmp_path)
-    directory = Directory(store, is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    directory = Directory(store, is_multi_tenant=False, datasets=in_files(tmp_path))
 
     def fail(*_: object) -> None:
         raise StorageUnavailable(file="access.db", why="the disk is full")
@@ -233,12 +224,12 @@ def test_a_dataset_is_marked_before_it_is_private_and_until_it_is_public(
 
 def test_a_dataset_that_is_created_private_stays_so_without_the_database(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
     with directory.creating(a_dataset(), Visibility.PRIVATE) as creation:
         assert blobs.note(a_dataset(), "private") is not None, "others look at it once it has a name"
     created = incarnation(a_dataset(), creation)
     (tmp_path / FILE).unlink()
-    again = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    again = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
     assert again.visibility(created) is Visibility.PRIVATE
 
 
@@ -252,7 +243,7 @@ def test_a_dataset_that_may_not_be_created_private_is_not_marked(
     blobs = LocalBlobStore(tmp_path)
     if was_marked:
         blobs.set_note(a_dataset(), "private", "")
-    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
     with pytest.raises(type(error)), directory.creating(a_dataset(), Visibility.PRIVATE):
         raise error
     assert (blobs.note(a_dataset(), "private") is not None) == (stays or was_marked)
@@ -260,7 +251,7 @@ def test_a_dataset_that_may_not_be_created_private_is_not_marked(
 
 def test_a_choice_of_public_is_marked(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
     for visibility in (Visibility.PUBLIC, Visibility.PRIVATE, Visibility.PUBLIC):
         directory.set_visibility(HERE, visibility)
         marks = [mark for mark in ("public", "private") if blobs.note(a_dataset(), mark) is not None]
@@ -271,7 +262,7 @@ def test_a_public_dataset_is_never_marked_as_private(tmp_path: Path, monkeypatch
     store, blobs = AccessStore(tmp_path), LocalBlobStore(tmp_path)
     marks: list[str | None] = []
     monkeypatch.setattr(store, "set_visibility", lambda *_: marks.append(blobs.note(a_dataset(), "private")))
-    directory = Directory(store, is_multi_tenant=False, datasets=datasets_in(tmp_path))
+    directory = Directory(store, is_multi_tenant=False, datasets=in_files(tmp_path))
     directory.set_visibility(HERE, Visibility.PUBLIC)
     assert marks == [None]
 

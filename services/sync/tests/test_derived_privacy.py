@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
-from odf_testing.builders import a_dataset
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.manifests import derivative, root
+from odf_testing.node_datasets import hold
 
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetKind
+from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_sync.access.access_servicer import AccessServicer
@@ -22,6 +23,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.access.rules import Visibility as Rule
+from odf_sync.transfer.compare import ChainsDiverged
 
 from .node_with_account import Node
 
@@ -37,6 +39,10 @@ def define(node: Node, name: str, *inputs: str) -> None:
         query = " UNION ALL ".join(f"SELECT event_time, city FROM {alias}" for alias in read)
         manifest = derivative(name, read, query)
     node.coordinator.add(yaml.safe_dump(manifest), replace=True)
+
+
+def folder_of(node: Node, name: str) -> Path:
+    return node.blobs.index_folder(require_entry(node.catalog, name).dataset_id).parent
 
 
 def visibilities(node: Node) -> dict[str, str]:
@@ -99,7 +105,7 @@ def test_a_copy_without_data_is_private_once_its_private_input_arrives(node: Nod
     assert not here.pull(place, "first", privacy=here.privacy)[-1].is_private
     assert visibilities(here) == {"first": "public"}
     node.set_visibility("cities", PRIVATE)
-    home = node.blobs.index_folder(require_entry(node.catalog, "cities").dataset_id).parent
+    home = folder_of(node, "cities")
 
     here.pull(home.as_uri(), "cities", privacy=here.privacy)
 
@@ -112,7 +118,7 @@ def test_a_copy_whose_chain_reads_what_is_private_here_is_private_and_that_is_sa
 ) -> None:
     here = Node(tmp_path / "here", is_multi_tenant=False)
     place = (tmp_path / "exported").as_uri()
-    cities = node.blobs.index_folder(require_entry(node.catalog, "cities").dataset_id).parent
+    cities = folder_of(node, "cities")
     here.pull(cities.as_uri(), "cities", privacy=here.privacy)
     if not is_new:
         define(node, "first", "towns")
@@ -175,6 +181,7 @@ def test_a_choice_ends_with_the_dataset_also_if_its_note_is_left_behind(node: No
     node.set_visibility("cities", PRIVATE)
     node.set_visibility("first", PUBLIC)
     again = replace(entry, creation="another")
+    node.catalog.replace(again)
     assert node.blobs.note(entry.dataset_id, PUBLIC_MARK) is not None
     assert node.directory.visibility(again.incarnation) is PRIVATE
 
@@ -202,14 +209,65 @@ def test_a_damaged_chain_makes_only_its_dataset_and_what_comes_from_it_private(n
     assert not list(cold.derivatives(cities)), "what cannot be read is left out"
 
 
-def test_a_lost_head_or_name_makes_nothing_public(node: Node) -> None:
+@pytest.mark.parametrize("is_multi_tenant", [False, True])
+def test_what_reaches_a_private_dataset_later_is_not_published_by_those_it_was_published_with(
+    tmp_path: Path, is_multi_tenant: bool
+) -> None:
+    node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
+    for name, *inputs in (("b/secret",), ("a/open",), ("a/first", "a/open"), ("a/second", "a/first")):
+        define(node, name, *inputs)
+        node.set_visibility(name, PUBLIC if name in ("a/open", "a/second") else PRIVATE)
+    second = require_entry(node.catalog, "a/second").incarnation
+    assert node.directory.published_origins(second) == ["a/first"]
+    assert node.visibility("a/second") is PUBLIC
+    define(node, "a/first", "b/secret")
+    assert node.directory.private_origins(second) == ["b/secret"]
+    assert node.visibility("a/second") is PRIVATE
+
+
+@pytest.mark.parametrize("lost", ["cities", "first"])
+def test_a_lost_name_makes_nothing_public(node: Node, lost: str) -> None:
     node.set_visibility("cities", PRIVATE)
-    node.catalog.remove("cities")
-    assert visibilities(node) == {"first": "private", "second": "private", "towns": "public"}
-    node.set_visibility("towns", PUBLIC)
-    first = node.blobs.index_folder(require_entry(node.catalog, "first").dataset_id).parent
-    (first / "refs" / "head").unlink()
-    assert visibilities(node) == {"first": "private", "second": "private", "towns": "public"}
+    node.catalog.remove(lost)
+    expected = {"cities": "private", "first": "private", "second": "private", "towns": "public"}
+    del expected[lost]
+    assert visibilities(node) == expected
+
+
+def test_a_lost_head_makes_nothing_public(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    (folder_of(node, "first") / "refs" / "head").unlink()
+    assert visibilities(node) == {
+        "cities": "private",
+        "first": "private",
+        "second": "private",
+        "towns": "public",
+    }
+
+
+def test_damage_is_not_published(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    head = folder_of(node, "first") / "refs" / "head"
+    text = head.read_text()
+    head.unlink()
+    for name in ("first", "second"):
+        node.set_visibility(name, PUBLIC)
+    assert (visibilities(node)["first"], visibilities(node)["second"]) == ("private", "private")
+    for _ in range(2):
+        head.write_text(text)
+        assert (visibilities(node)["first"], visibilities(node)["second"]) == ("private", "private")
+        head.unlink()
+        assert (visibilities(node)["first"], visibilities(node)["second"]) == ("private", "private")
+
+
+def test_a_damaged_head_without_a_name_breaks_nothing_else(tmp_path: Path) -> None:
+    node = Node(tmp_path, is_multi_tenant=True)
+    for name, *inputs in (("a/open",), ("a/other",), ("a/derived", "a/open")):
+        define(node, name, *inputs)
+        node.set_visibility(name, PUBLIC)
+    (folder_of(node, "a/open") / "refs" / "head").write_text("damaged")
+    node.catalog.remove("a/open")
+    assert visibilities(node) == {"a/derived": "private", "a/other": "public"}
 
 
 def test_damaged_notes_leave_a_dataset_private_and_no_other(node: Node) -> None:
@@ -218,7 +276,7 @@ def test_damaged_notes_leave_a_dataset_private_and_no_other(node: Node) -> None:
     first = require_entry(node.catalog, "first")
     node.blobs.set_note(first.dataset_id, PUBLIC_MARK, f"{first.incarnation}\nno id")
     assert visibilities(node)["first"] == "private"
-    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent / "notes"
+    folder = folder_of(node, "towns") / "notes"
     (folder / "private").mkdir(parents=True)
     assert visibilities(node)["towns"] == "private"
     assert visibilities(node)["cities"] == "private"
@@ -297,7 +355,8 @@ def test_access_names_what_makes_a_dataset_private_and_what_comes_from_it(node: 
     shown = servicer.ShowAccess(pb.ShowAccessRequest(ref="second"), context)
     assert (list(shown.private_origins), shown.visibility) == (["cities"], "private")
     assert not shown.derivatives
-    servicer.ChangeAccess(pb.ChangeAccessRequest(ref="second", visibility="public"), context)
+    shown = servicer.ChangeAccess(pb.ChangeAccessRequest(ref="second", visibility="public"), context)
+    assert (list(shown.published_origins), list(shown.private_origins)) == (["cities"], [])
     shown = servicer.ShowAccess(pb.ShowAccessRequest(ref="cities", with_derivatives=True), context)
     assert [(item.dataset, item.visibility) for item in shown.derivatives] == [
         ("first", "private"),
@@ -320,7 +379,7 @@ def test_a_copy_from_a_home_is_private_if_it_comes_from_what_is_private_there(
     here = Node(tmp_path / "here", is_multi_tenant=False)
     for name, visibility in choice.items():
         node.set_visibility(name, visibility)
-    folder = node.blobs.index_folder(require_entry(node.catalog, "second").dataset_id).parent
+    folder = folder_of(node, "second")
 
     *_, last = here.pull(folder.as_uri(), "copy", privacy=here.privacy)
 
@@ -336,14 +395,14 @@ def test_a_copy_from_a_home_with_a_damaged_origin_is_private(node: Node, tmp_pat
     assert head is not None
     node.blobs.local_path(entry.dataset_id, ObjectKind.BLOCK, head).unlink()
     node.set_visibility("towns", PRIVATE)
-    folder = node.blobs.index_folder(require_entry(node.catalog, "second").dataset_id).parent
+    folder = folder_of(node, "second")
 
     assert here.pull(folder.as_uri(), "copy", privacy=here.privacy)[-1].is_private
 
 
 def test_a_copy_follows_its_source_also_without_a_new_block(node: Node, tmp_path: Path) -> None:
     here = Node(tmp_path / "here", is_multi_tenant=False)
-    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent
+    folder = folder_of(node, "towns")
     here.pull(folder.as_uri(), "copy", privacy=here.privacy)
     node.set_visibility("towns", PRIVATE)
 
@@ -360,8 +419,38 @@ def test_a_pull_of_another_dataset_under_its_name_leaves_a_dataset_as_it_is(
     here = Node(tmp_path / "here", is_multi_tenant=False)
     define(here, "cities")
     node.set_visibility("towns", PRIVATE)
-    folder = node.blobs.index_folder(require_entry(node.catalog, "towns").dataset_id).parent
+    folder = folder_of(node, "towns")
     for is_forced in (False, True):
         with pytest.raises(OdfError):
             here.pull(folder.as_uri(), "cities", privacy=here.privacy, is_forced=is_forced)
     assert visibilities(here) == {"cities": "public"}
+
+
+def test_a_copy_follows_its_source_also_if_that_begins_anew(tmp_path: Path) -> None:
+    there, here = (Node(tmp_path / name, is_multi_tenant=False) for name in ("there", "here"))
+    hold(there.datasets, "cities", AChain().add(a_seed()))
+    folder = there.blobs.index_folder(a_dataset()).parent
+    here.pull(folder.as_uri(), "copy", privacy=here.privacy)
+    hold(there.datasets, "cities", AChain().add(a_seed(), version=2))
+    there.set_visibility("cities", PRIVATE)
+
+    *_, last = here.pull(folder.as_uri(), "copy", privacy=here.privacy, is_forced=True)
+
+    assert (last.state, last.is_private, here.visibility("copy")) == ("updated", True, PRIVATE)
+
+
+def test_a_copy_from_a_home_where_a_head_is_lost_is_private(node: Node, tmp_path: Path) -> None:
+    here = Node(tmp_path / "here", is_multi_tenant=False)
+    node.set_visibility("towns", PRIVATE)
+    (folder_of(node, "first") / "refs" / "head").unlink()
+    assert here.pull(folder_of(node, "second").as_uri(), "copy", privacy=here.privacy)[-1].is_private
+
+
+def test_a_copy_follows_its_source_also_if_their_chains_diverge(tmp_path: Path) -> None:
+    there, here = (Node(tmp_path / name, is_multi_tenant=False) for name in ("there", "here"))
+    for node, keyword in ((there, "first"), (here, "own")):
+        hold(node.datasets, "cities", a_chain(a_seed(), SetInfo(keywords=(keyword,))))
+    there.set_visibility("cities", PRIVATE)
+    with pytest.raises(ChainsDiverged):
+        here.pull(folder_of(there, "cities").as_uri(), "cities", privacy=here.privacy)
+    assert here.visibility("cities") is PRIVATE

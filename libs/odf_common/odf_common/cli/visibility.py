@@ -30,9 +30,10 @@ def say_private_copy(alias: str) -> None:
     with suppress(OdfError), clients.access(timeout=0) as access:
         request = ShowAccessRequest(ref=alias, with_derivatives=True)
         shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
-        why = f"comes from {', '.join(shown.private_origins)}" if shown.private_origins else "may be so there"
+        came_from = ", ".join(shown.private_origins)
+        why = f"it comes from {came_from}" if came_from else "its source may be private"
         remark(
-            f"{alias} is private here, since it {why}; "
+            f"{alias} is private here, since {why}; "
             f"`odf access set {alias} --visibility public` lets everyone read it"
         )
         say_derivatives(shown)

@@ -220,7 +220,7 @@ def folder_calls(home: Home) -> dict[str, Callable[[], object]]:
         "head": store.head,
         "has": lambda: store.has(BLOCK, NAME),
         "may_have": lambda: store.may_have("notes/private"),
-        "siblings_that_may_have": lambda: store.siblings_that_may_have("notes/private"),
+        "any_sibling_may_have": lambda: store.any_sibling_may_have("notes/private"),
         "size": lambda: store.size(BLOCK, NAME),
         "read_block": lambda: store.read_block(NAME),
         "open": lambda: store.open(BLOCK, NAME).close(),

@@ -162,6 +162,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
                 for name, role in roles.items()
                 if name
             ],
+            published_origins=self._directory.published_origins(entry.incarnation),
             private_origins=self._directory.private_origins(entry.incarnation),
             derivatives=self._derivatives(entry) if with_derivatives else (),
         )

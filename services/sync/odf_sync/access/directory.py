@@ -9,11 +9,10 @@ data: if the database is lost, or was not in a backup, it stays.
 """
 
 import hashlib
+import threading
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
@@ -37,6 +36,7 @@ from odf_common.ports.store import (
     new_creation,
 )
 from odf_sync.access.access_store import AccessStore, StoredToken
+from odf_sync.access.lineage import Ancestor, Lineage
 from odf_sync.access.passwords import hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 from odf_sync.access.tokens import Token
@@ -55,18 +55,6 @@ class LoginRefused(OdfError):
     """The login or the password is wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Node:
-    """A dataset in a lineage: what it reads, and itself if it is private or damaged."""
-
-    inputs: tuple[DatasetId, ...] = ()
-    origins: frozenset[DatasetId] = frozenset()
-    published: AbstractSet[DatasetId] = frozenset()
-
-
-_MOMENT: Final[ContextVar[dict[tuple[DatasetId, bool], _Node] | None]] = ContextVar("moment", default=None)
-
-
 class Directory:
     """Accounts, their tokens and their roles; thread-safe."""
 
@@ -81,7 +69,8 @@ class Directory:
         """Use a store; without `datasets`, no choice is noted next to the data, and no dataset reads another."""
         self.store = store
         self._datasets = datasets
-        self._roots: set[DatasetId] = set()
+        self._roots: set[Incarnation] = set()
+        self._moment = threading.local()
         self.is_multi_tenant = is_multi_tenant
         self._clock = clock
 
@@ -161,104 +150,75 @@ class Directory:
         Without a choice it is private on a multi-tenant node, and else public. Raises `Unavailable` while a chain that
         decides it cannot be read.
         """
-        is_private = self._own(dataset) is Visibility.PRIVATE or self.private_origins(dataset)
+        is_private = self._own(dataset) is Visibility.PRIVATE or self._lineage().sources(id_of(dataset))
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 
     def private_origins(self, dataset: Incarnation) -> list[str]:
         """Return the names of private datasets of this node that a dataset comes from, but for published ones.
 
-        Whoever makes a dataset public publishes what it leaves of those that it comes from at that moment; any that it
-        comes from later counts again. So does one whose chain or head is damaged: nobody knows what it reads.
+        Whoever makes a dataset public publishes what its query leaves of those that it comes from at that moment; any
+        that it comes from later counts again. So does one whose chain or head is damaged: nobody knows what it reads.
         """
-        return sorted(map(self._name, self._origins(dataset, self._published(dataset))))
+        return sorted(map(self._name, self._lineage().sources(id_of(dataset))))
 
-    def _origins(self, dataset: Incarnation, published: AbstractSet[DatasetId]) -> AbstractSet[DatasetId]:
-        """Return the private datasets that reach `dataset` on a way on which no other was made public with them."""
-        lineage: dict[DatasetId, _Node] = {}
-        waiting = [id_of(dataset)]
-        while waiting:
-            if (current := waiting.pop()) not in lineage:
-                node = self._node(current, None if lineage else dataset)
-                lineage[current] = node
-                waiting.extend(node.inputs)
-        lineage[id_of(dataset)] = replace(lineage[id_of(dataset)], published=published)
-        origins: dict[DatasetId, AbstractSet[DatasetId]] = {}
-        is_new = True
-        while is_new:  # once or twice, unless there are circles; inputs come after their readers
-            is_new = False
-            for current, node in reversed(lineage.items()):
-                found = node.origins.union(*(origins.get(input_, set()) for input_ in node.inputs))
-                found -= node.published
-                is_new |= origins.get(current) != found
-                origins[current] = found
-        return origins[id_of(dataset)]
-
-    def _node(self, dataset: DatasetId, asked: Incarnation | None) -> _Node:
-        """Return what a dataset of this node reads; of `asked`, its own visibility does not matter."""
-        known = _MOMENT.get()
-        key = (dataset, asked is None)
-        if known is not None and key in known:
-            return known[key]
-        node = self._found_node(dataset, asked)
-        if known is not None:
-            known[key] = node
-        return node
-
-    def _found_node(self, dataset: DatasetId, asked: Incarnation | None) -> _Node:
-        datasets = self._datasets
-        if datasets is None:
-            return _Node()
-        entry = datasets.catalog.by_id(dataset)
-        if asked is None:
-            if entry is None:
-                return _Node(
-                    origins=frozenset((dataset,)) if self._is_left(datasets, dataset) else frozenset()
-                )
-            if self._own(entry.incarnation) is Visibility.PRIVATE:
-                return _Node(origins=frozenset((dataset,)))
-        try:
-            inputs = self._input_ids(datasets, dataset, is_named=entry is not None)
-        except Unavailable:
-            raise
-        except OdfError:
-            return _Node(origins=frozenset((dataset,)))
-        return _Node(
-            inputs=inputs, published=frozenset() if entry is None else self._published(entry.incarnation)
-        )
-
-    def _is_left(self, datasets: NodeDatasets, dataset: DatasetId) -> bool:
-        """Return whether a private dataset is here whose name was lost."""
-        if self._note(incarnation(dataset, ""), PRIVATE_MARK) is not None:
-            return True
-        return self.is_multi_tenant and datasets.refs.head(dataset) is not None
-
-    def _input_ids(
-        self, datasets: NodeDatasets, dataset: DatasetId, *, is_named: bool
-    ) -> tuple[DatasetId, ...]:
-        if dataset in self._roots:
-            return ()
-        state = datasets.states.current(dataset)
-        if state is None:
-            if is_named:
-                raise NotFound(what=f"the head of {dataset}")
-            return ()
-        if state.kind is DatasetKind.Root:  # for good: the id is that of a seed
-            self._roots.add(dataset)
-        inputs = () if state.transform is None else state.transform.inputs
-        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
-
-    def _name(self, dataset: DatasetId) -> str:
-        entry = None if self._datasets is None else self._datasets.catalog.by_id(dataset)
-        return str(dataset) if entry is None else entry.alias
+    def published_origins(self, dataset: Incarnation) -> list[str]:
+        """Return the names of the private datasets that a dataset was made public with."""
+        return sorted(map(self._name, self._published(dataset)))
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
         """Look at each dataset once inside the block, which decides on many."""
-        token = _MOMENT.set({})
+        self._moment.lineage = Lineage(self._look)
         try:
             yield
         finally:
-            _MOMENT.reset(token)
+            del self._moment.lineage
+
+    def _lineage(self) -> Lineage:
+        lineage: Lineage | None = getattr(self._moment, "lineage", None)
+        return lineage or Lineage(self._look)
+
+    def _look(self, dataset: DatasetId) -> Ancestor:
+        datasets = self._datasets
+        if datasets is None:
+            return Ancestor()
+        entry = datasets.catalog.by_id(dataset)
+        is_private = entry is not None and self._own(entry.incarnation) is Visibility.PRIVATE
+        try:
+            inputs = self._inputs(datasets, dataset, entry)
+            is_private |= entry is None and self._is_private_without_name(datasets, dataset)
+        except Unavailable:
+            raise
+        except OdfError:
+            return Ancestor(is_private=is_private, is_known=False)
+        published = frozenset[DatasetId]() if entry is None else self._published(entry.incarnation)
+        return Ancestor(inputs=inputs, is_private=is_private, published=published)
+
+    def _inputs(
+        self, datasets: NodeDatasets, dataset: DatasetId, entry: CatalogEntry | None
+    ) -> tuple[DatasetId, ...]:
+        """Return what a dataset reads; nothing if it is not here."""
+        if entry is not None and entry.incarnation in self._roots:
+            return ()
+        state = datasets.states.current(dataset)
+        if state is None:
+            if entry is not None:
+                raise NotFound(what=f"the head of {entry.alias}")
+            return ()
+        if entry is not None and state.kind is DatasetKind.Root:
+            self._roots.add(entry.incarnation)
+        inputs = () if state.transform is None else state.transform.inputs
+        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
+
+    def _is_private_without_name(self, datasets: NodeDatasets, dataset: DatasetId) -> bool:
+        """Return whether a dataset is private that is here, but whose name was lost."""
+        if self._note(incarnation(dataset, ""), PRIVATE_MARK) is not None:
+            return True
+        return self.is_multi_tenant and datasets.refs.head(dataset) is not None
+
+    def _name(self, dataset: DatasetId) -> str:
+        entry = None if self._datasets is None else self._datasets.catalog.by_id(dataset)
+        return str(dataset) if entry is None else entry.alias
 
     def derivatives(self, dataset: DatasetId) -> Iterator[CatalogEntry]:
         """Yield what reads a dataset, directly or indirectly; all datasets that can be read are looked at."""
@@ -267,7 +227,7 @@ class Directory:
         inputs = list[tuple[CatalogEntry, tuple[DatasetId, ...]]]()
         for entry in self._datasets.catalog.entries():
             with suppress(OdfError):
-                inputs.append((entry, self._input_ids(self._datasets, entry.dataset_id, is_named=True)))
+                inputs.append((entry, self._inputs(self._datasets, entry.dataset_id, entry)))
         known = {dataset}
         while new := [
             entry for entry, read in inputs if entry.dataset_id not in known and not known.isdisjoint(read)
@@ -291,7 +251,7 @@ class Directory:
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, None)
         else:
-            published = self._origins(dataset, frozenset())
+            published = self._lineage().to_publish(id_of(dataset))
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
             self._set_note(dataset, PRIVATE_MARK, None)

@@ -23,6 +23,7 @@ class RemoteFolder(RemoteDataset):
         """Open the folder; raises `NotFound` if it does not exist."""
         self.url = url
         self._store = FolderDataset(Path(unquote(urlparse(url).path)))
+        self._is_private: bool | None = None
 
     def head(self) -> Multihash:
         """Return the head; raises `NotFound`."""
@@ -36,14 +37,17 @@ class RemoteFolder(RemoteDataset):
 
         It is if it comes from a private dataset of that home, published or not. What cannot be read may be private.
         """
-        try:
-            return self._store.may_have(f"../../{TENANCY_FILE}") or self._comes_from_private()
-        except OdfError:
-            return True
+        if self._is_private is None:
+            try:
+                self._is_private = self._store.may_have(f"../../{TENANCY_FILE}") or self._comes_from_private()
+            except OdfError:
+                self._is_private = True
+        return self._is_private
 
     def _comes_from_private(self) -> bool:
-        marked = set(self._store.siblings_that_may_have(f"notes/{PRIVATE_MARK}"))
-        if not marked:  # the usual case, in which no chain has to be read
+        if not self._store.any_sibling_may_have(
+            f"notes/{PRIVATE_MARK}"
+        ):  # usually, and then no chain has to be read
             return self._store.may_have(f"notes/{PRIVATE_MARK}")
         seen, waiting = set[str](), [self._store]
         while waiting:
@@ -80,5 +84,7 @@ class RemoteFolder(RemoteDataset):
 
 def _inputs(dataset: FolderDataset) -> list[DatasetId]:
     head = dataset.head()
-    transform = None if head is None else fold(dataset.read_block, head).transform
+    if head is None:
+        raise NotFound(what=f"the head of {dataset.folder}")
+    transform = fold(dataset.read_block, head).transform
     return [] if transform is None else [DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs]

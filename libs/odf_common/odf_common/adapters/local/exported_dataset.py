@@ -33,12 +33,11 @@ class FolderDataset:
         except PermissionError:
             return True
 
-    def siblings_that_may_have(self, path: str) -> list[str]:
-        """Return the folders of a node's home next to this one in which a file exists, or is hidden; else none."""
+    def any_sibling_may_have(self, path: str) -> bool:
+        """Return whether the folder is in the home of a node in which any dataset has a file, or may have it."""
         if not self.may_have("../../names"):
-            return []
-        folders = [folder.name for folder in (self.folder / "..").iterdir()]
-        return [name for name in folders if self.may_have(f"../{name}/{path}")]
+            return False
+        return any(self.may_have(f"../{folder.name}/{path}") for folder in (self.folder / "..").iterdir())
 
     def head(self, ref: str = HEAD) -> Multihash | None:
         """Return the reference's hash; raises `InvalidInput` if the file contains anything else."""

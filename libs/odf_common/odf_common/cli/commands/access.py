@@ -5,7 +5,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_object
+from odf_common.cli.output import output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.visibility import say_derivatives
 from odf_common.proto.odf.node.v1.access_pb2 import ChangeAccessRequest, DatasetAccess, ShowAccessRequest
@@ -58,7 +58,10 @@ def set_access(*, dataset: str, visibility: str, output: str) -> None:
     Example:
       odf access set ann/flights --visibility public
     """
-    say_derivatives(_change(ChangeAccessRequest(ref=dataset, visibility=visibility), output))
+    shown = _change(ChangeAccessRequest(ref=dataset, visibility=visibility), output)
+    if shown.published_origins:
+        remark(f"published with it, as its query leaves them: {', '.join(shown.published_origins)}")
+    say_derivatives(shown)
 
 
 @command.command("grant")
@@ -102,5 +105,6 @@ def _row(shown: DatasetAccess) -> dict[str, object]:
         "dataset": shown.dataset,
         "visibility": shown.visibility,
         "privateOrigins": list(shown.private_origins),
+        "publishedOrigins": list(shown.published_origins),
         "roles": {role.account: role.role for role in shown.roles},
     }

@@ -6,7 +6,7 @@ few bytes, and are written before the blocks.
 """
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -32,6 +32,7 @@ from odf_common.errors import (
     AlreadyExists,
     InvalidInput,
     NotFound,
+    Unavailable,
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, split_ref
@@ -44,7 +45,14 @@ from odf_common.service.settings import Settings
 from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.transfer.block_signatures import fetched_signatures
-from odf_sync.transfer.compare import LocalAhead, MissingBlocks, admit_all, compare_with, missing_blocks
+from odf_sync.transfer.compare import (
+    ChainsDiverged,
+    LocalAhead,
+    MissingBlocks,
+    admit_all,
+    compare_with,
+    missing_blocks,
+)
 from odf_sync.transfer.local_copy import LocalCopy, check_identity, commit, store
 from odf_sync.transfer.objects import RemoteObject, by_object, declared_objects
 from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
@@ -117,7 +125,8 @@ def pull(  # noqa: PLR0913 - the options by name
     head = there.head()
     with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
         yield Step(alias=name, state="blocks")
-        missing = _missing(datasets, there, head, copy, spool)
+        with run.following_diverged():
+            missing = _missing(datasets, there, head, copy, spool)
         if missing.common is not None:  # so it is this dataset
             run.follow()
             if run.has_become_private():
@@ -150,9 +159,21 @@ class _Pull:
         if self.copy.privacy is not None and entry is not None:
             self.copy.privacy.follow(self.there, entry)
 
+    @contextmanager
+    def following_diverged(self) -> Iterator[None]:
+        """Follow the source also if it is refused, since its chain has left that of the copy."""
+        try:
+            yield
+        except ChainsDiverged as error:
+            if error.common_block is not None:
+                self.follow()
+            raise
+
     def has_become_private(self) -> bool:
         """Return whether this pull has made the copy private."""
-        return _is_private(self.datasets, self.copy) and not self.was_private
+        with suppress(Unavailable):  # it may be known later; the pull goes on
+            return _is_private(self.datasets, self.copy) and not self.was_private
+        return False
 
     def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
         """Fetch objects that were lost locally, in order, the newest last."""
