@@ -260,12 +260,16 @@ def test_damage_is_not_published(node: Node) -> None:
         assert (visibilities(node)["first"], visibilities(node)["second"]) == ("private", "private")
 
 
-def test_a_damaged_head_without_a_name_breaks_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_lost_name_on_a_multi_tenant_node_makes_nothing_public_and_breaks_nothing_else(
+    tmp_path: Path, is_damaged: bool
+) -> None:
     node = Node(tmp_path, is_multi_tenant=True)
     for name, *inputs in (("a/open",), ("a/other",), ("a/derived", "a/open")):
         define(node, name, *inputs)
         node.set_visibility(name, PUBLIC)
-    (folder_of(node, "a/open") / "refs" / "head").write_text("damaged")
+    if is_damaged:
+        (folder_of(node, "a/open") / "refs" / "head").write_text("damaged")
     node.catalog.remove("a/open")
     assert visibilities(node) == {"a/derived": "private", "a/other": "public"}
 

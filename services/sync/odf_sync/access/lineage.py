@@ -39,13 +39,8 @@ class Lineage:
     def to_publish(self, dataset: DatasetId) -> frozenset[DatasetId]:
         """Return the private datasets that `dataset` comes from, published or not; damage cannot be published."""
         self.sources(dataset)
-        reached = (self._origins(input_) for input_ in self._seen[dataset].inputs)
-        return frozenset(
-            origin
-            for origins in reached
-            for origin in origins
-            if origin != dataset and self._seen[origin].is_private
-        )
+        reached = frozenset[DatasetId]().union(*map(self._origins, self._seen[dataset].inputs))
+        return frozenset(origin for origin in reached if self._seen[origin].is_private)
 
     def _solve(self, dataset: DatasetId) -> None:
         new = dict(self._unsolved(dataset))
