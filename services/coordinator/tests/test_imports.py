@@ -18,6 +18,7 @@ from odf_testing.chain_imports import forced, forget, imported, refused, stored
 from odf_testing.coordinator import Coordinator
 from odf_testing.redis import MemoryLocks
 
+from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import (
     block_hash,
@@ -29,6 +30,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import (
+    DatasetKind,
     SetInfo,
 )
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
@@ -385,3 +387,15 @@ def test_a_forced_import_of_a_damaged_chain_is_refused(node: Coordinator, cities
     why = refused(node, cities, forced(node, cities, theirs.head))
 
     assert f"block {before}, sequence number 4, is missing" in why
+
+
+def test_a_forced_import_makes_no_derivative_of_a_root(node: Coordinator, cities: DatasetHandle) -> None:
+    forget(node, cities)
+    node.refs.compare_and_set(cities.id, expected=None, new=cities.state.head)
+    node.catalog.add(cities.entry)
+    seed = a_seed(DatasetKind.Derivative, cities.id)
+    blocks, state = build_blocks(None, [seed], system_time=cities.state.system_time, version=3)
+    for block in blocks:
+        node.blobs.put(cities.id, ObjectKind.BLOCK, block.hash, block.raw)
+
+    assert "cities is a Root, which" in refused(node, cities, forced(node, cities, state.head))

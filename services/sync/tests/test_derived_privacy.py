@@ -223,6 +223,8 @@ def test_what_reaches_a_private_dataset_later_is_not_published_by_those_it_was_p
     define(node, "a/first", "b/secret")
     assert node.directory.private_origins(second) == ["b/secret"]
     assert node.visibility("a/second") is PRIVATE
+    (folder_of(node, "a/first") / "refs" / "head").unlink()
+    assert node.visibility("a/second") is PRIVATE, "nobody knows what it reads now"
 
 
 @pytest.mark.parametrize("lost", ["cities", "first"])
@@ -245,12 +247,15 @@ def test_a_lost_head_makes_nothing_public(node: Node) -> None:
     }
 
 
-def test_damage_is_not_published(node: Node) -> None:
+@pytest.mark.parametrize("is_first_chosen", [False, True])
+def test_damage_is_not_published(node: Node, is_first_chosen: bool) -> None:
     node.set_visibility("cities", PRIVATE)
+    if is_first_chosen:
+        node.set_visibility("first", PRIVATE)
     head = folder_of(node, "first") / "refs" / "head"
     text = head.read_text()
     head.unlink()
-    for name in ("first", "second"):
+    for name in ("second",) if is_first_chosen else ("first", "second"):
         node.set_visibility(name, PUBLIC)
     assert (visibilities(node)["first"], visibilities(node)["second"]) == ("private", "private")
     for _ in range(2):
@@ -458,3 +463,22 @@ def test_a_copy_follows_its_source_also_if_their_chains_diverge(tmp_path: Path) 
     with pytest.raises(ChainsDiverged):
         here.pull(folder_of(there, "cities").as_uri(), "cities", privacy=here.privacy)
     assert here.visibility("cities") is PRIVATE
+
+
+def test_access_is_changed_and_shown_while_a_chain_cannot_be_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicer = AccessServicer(node.directory, RemoteLogins(node.directory.store), node.catalog)
+    context: Any = None
+    current = node.datasets.states.current
+
+    def refused(dataset: DatasetId) -> object:
+        if dataset == require_entry(node.catalog, "first").dataset_id:
+            raise StorageUnavailable(file="refs", why="?")
+        return current(dataset)
+
+    monkeypatch.setattr(node.datasets.states, "current", refused)
+    shown = servicer.ShowAccess(pb.ShowAccessRequest(ref="second"), context)
+    assert (shown.visibility, list(shown.private_origins)) == ("unknown", [])
+    shown = servicer.ChangeAccess(pb.ChangeAccessRequest(ref="second", visibility="private"), context)
+    assert shown.visibility == "private"

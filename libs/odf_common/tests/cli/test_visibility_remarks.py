@@ -58,7 +58,8 @@ class FakeNode:
         yield SyncPullItem(alias="towns", state="updated", is_private=True)
 
     def push(self, request: object, timeout: float) -> Iterator[SyncPullItem]:
-        yield SyncPullItem(alias="copy", state="updated", is_private=True, target="file:///srv/copy")
+        yield SyncPullItem(alias="copy", state="comparing", is_private=True, target="file:///srv/copy")
+        yield SyncPullItem(alias="copy", state="updated", target="file:///srv/copy")
 
 
 @pytest.fixture

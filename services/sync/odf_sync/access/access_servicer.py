@@ -1,6 +1,7 @@
 """Accounts, tokens, roles and logins over gRPC, for the commands `odf account`, `token`, `access` and `login`."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -29,6 +30,9 @@ class AccountInUse(Refused):
 @dataclass(eq=False, kw_only=True)
 class AlreadyOwner(Refused):
     """The owner of a dataset may do everything; roles are for other accounts."""
+
+
+UNKNOWN: Final = "unknown"  # the visibility of a dataset while a chain that decides it cannot be read
 
 
 class AccessServicer(access_pb2_grpc.AccessServicer):
@@ -154,27 +158,33 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         roles = {"" if owner is None else str(owner): Role.OWNER}
         granted = self._store.roles(entry.incarnation)  # also of the owner, if the dataset was renamed
         roles |= {str(account.name): role for account, role in granted.items() if account.name != owner}
-        return pb.DatasetAccess(
-            dataset=entry.alias,
-            visibility=self._directory.visibility(entry.incarnation).value,
-            roles=[
-                pb.DatasetAccess.Role(account=name, role=role.name.lower())
-                for name, role in roles.items()
-                if name
-            ],
-            published_origins=self._directory.published_origins(entry.incarnation),
-            private_origins=self._directory.private_origins(entry.incarnation),
-            derivatives=self._derivatives(entry) if with_derivatives else (),
-        )
+        with self._directory.one_moment():
+            private_origins = list[str]()
+            with suppress(Unavailable):
+                private_origins = self._directory.private_origins(entry.incarnation)
+            return pb.DatasetAccess(
+                dataset=entry.alias,
+                visibility=self._visibility(entry),
+                roles=[
+                    pb.DatasetAccess.Role(account=name, role=role.name.lower())
+                    for name, role in roles.items()
+                    if name
+                ],
+                published_origins=self._directory.published_origins(entry.incarnation),
+                private_origins=private_origins,
+                derivatives=self._derivatives(entry) if with_derivatives else (),
+            )
 
     def _derivatives(self, entry: CatalogEntry) -> Iterator[pb.DatasetAccess.Derivative]:
-        with self._directory.one_moment():
-            for derived in self._directory.derivatives(entry.dataset_id):
-                try:
-                    visibility = self._directory.visibility(derived.incarnation).value
-                except Unavailable:
-                    visibility = "unknown"
-                yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=visibility)
+        for derived in self._directory.derivatives(entry.dataset_id):
+            yield pb.DatasetAccess.Derivative(dataset=derived.alias, visibility=self._visibility(derived))
+
+    def _visibility(self, entry: CatalogEntry) -> str:
+        """Return the visibility, or that it is not known while a chain that decides it cannot be read."""
+        try:
+            return self._directory.visibility(entry.incarnation).value
+        except Unavailable:
+            return UNKNOWN
 
 
 def _account(account: Account) -> pb.AccountItem:

@@ -168,11 +168,12 @@ class Directory:
     @contextmanager
     def one_moment(self) -> Iterator[None]:
         """Look at each dataset once inside the block, which decides on many."""
-        self._moment.lineage = Lineage(self._look)
+        before = getattr(self._moment, "lineage", None)
+        self._moment.lineage = before or Lineage(self._look)
         try:
             yield
         finally:
-            del self._moment.lineage
+            self._moment.lineage = before
 
     def _lineage(self) -> Lineage:
         lineage: Lineage | None = getattr(self._moment, "lineage", None)

@@ -65,7 +65,9 @@ class Lineage:
 
     def _found(self, dataset: DatasetId) -> frozenset[DatasetId]:
         ancestor = self._seen[dataset]
-        reached = frozenset[DatasetId]().union(*map(self._origins, ancestor.inputs)) - ancestor.published
+        reached = frozenset[DatasetId]().union(*map(self._origins, ancestor.inputs))
+        # What was published with a dataset was known then; while it is damaged, nobody knows what it reads now.
+        reached -= {origin for origin in ancestor.published & reached if self._seen[origin].is_known}
         return reached if ancestor.is_known else reached | {dataset}
 
     def _origins(self, dataset: DatasetId) -> frozenset[DatasetId]:

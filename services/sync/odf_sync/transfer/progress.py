@@ -28,7 +28,7 @@ class Step:
     is_private: bool = False
     """The dataset is private here from now on, since it may be so there, or comes from what is private here.
 
-    Of a push: it is private here, and where it went is read by whoever can read that folder or bucket.
+    Of a push, in the first step: it is private here, and goes where whoever can read that folder or bucket can read it.
     """
     target: str = ""
     """Of a push: where it went, as the user named it."""

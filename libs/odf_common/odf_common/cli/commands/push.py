@@ -67,14 +67,16 @@ def command(
     with clients.sync() as sync, progress() as bars:
         task = bars.add_task(dataset, total=None)
         for last in sync.Push(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
+            if last.is_private:
+                remark(
+                    f"warning: {last.alias} is private here; whoever can read {last.target} can read it there"
+                )
             if last.state == "replacing":
                 remark(f"warning: replacing the chain there, whose head is {last.replaced}")
             bars.update(
                 task, description=f"{last.alias}: {last.state}", completed=last.done, total=last.total or None
             )
     remark(f"copied to {last.target}" if last.state == "updated" else f"nothing new for {last.target}")
-    if last.is_private:
-        remark(f"warning: {last.alias} is private here; whoever can read {last.target} can read it there")
     if last.missing_objects:
         remark(
             f"files that were dropped here and not sent: {last.missing_objects}; who pulls {last.alias} from there can "

@@ -171,9 +171,7 @@ class _Pull:
 
     def has_become_private(self) -> bool:
         """Return whether this pull has made the copy private."""
-        with suppress(Unavailable):  # it may be known later; the pull goes on
-            return _is_private(self.datasets, self.copy) and not self.was_private
-        return False
+        return _is_private(self.datasets, self.copy) and not self.was_private
 
     def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
         """Fetch objects that were lost locally, in order, the newest last."""
@@ -226,6 +224,7 @@ class _Pull:
                 text=f"expected {copy.expected}, but found {state.dataset_id}", where=self.there.url
             )
         check_identity(catalog, state.dataset_id, name)
+        self.follow()
         if replaced := _replaced(copy, past):
             yield Step(alias=name, state="replacing", replaced=replaced)
         absent = yield from self._fetch(state, _needed(blobs, past, blocks))
@@ -288,7 +287,9 @@ def _is_private(datasets: NodeDatasets, copy: LocalCopy) -> bool:
     entry = datasets.catalog.by_alias(copy.name)
     if copy.privacy is None:
         return False
-    return copy.privacy.is_usual if entry is None else copy.privacy.is_private(entry)
+    with suppress(Unavailable):  # a chain that decides it, perhaps of another dataset: the pull goes on
+        return copy.privacy.is_usual if entry is None else copy.privacy.is_private(entry)
+    return False
 
 
 def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:

@@ -58,15 +58,13 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
         request = replace(request, is_chosen=True)
     there = source.there
     is_exposed = request.is_chosen and not isinstance(there, HttpDataset)
-    yield Step(alias=source.alias, state="comparing")
+    yield Step(alias=source.alias, state="comparing", target=source.target, is_private=is_exposed)
     head = there.head_by(source.session) if isinstance(there, HttpDataset) else head_of(there)
     if head is not None and isinstance(there, HttpDataset):
         _require_visibility(source.alias, there, request)
     if head == source.head:
         _remember(source, request)  # a push that was killed may have moved the head
-        yield Step(
-            alias=source.alias, state="up-to-date", head=head, target=source.target, is_private=is_exposed
-        )
+        yield Step(alias=source.alias, state="up-to-date", head=head, target=source.target)
         return
     blocks = _range(source, there, head, is_forced=request.is_forced)
     replaced = head if blocks.after is None else None
@@ -89,7 +87,6 @@ def _push(source: PushSource, request: Push, privacy: Privacy | None) -> Iterato
         replaced=replaced,
         missing_objects=summary.dropped_objects,
         target=source.target,
-        is_private=is_exposed,
     )
 
 
