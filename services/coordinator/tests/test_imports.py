@@ -6,19 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
+from odf_testing import manifests
 from odf_testing.builders import (
+    AChain,
     a_block,
     a_chain,
     a_dataset,
     a_push_source,
     a_seed,
     a_time,
+    a_transform,
 )
 from odf_testing.chain_imports import forced, forget, imported, refused, stored
 from odf_testing.coordinator import Coordinator
 from odf_testing.redis import MemoryLocks
 
-from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import (
     block_hash,
@@ -389,13 +392,15 @@ def test_a_forced_import_of_a_damaged_chain_is_refused(node: Coordinator, cities
     assert f"block {before}, sequence number 4, is missing" in why
 
 
-def test_a_forced_import_makes_no_derivative_of_a_root(node: Coordinator, cities: DatasetHandle) -> None:
-    forget(node, cities)
-    node.refs.compare_and_set(cities.id, expected=None, new=cities.state.head)
-    node.catalog.add(cities.entry)
-    seed = a_seed(DatasetKind.Derivative, cities.id)
-    blocks, state = build_blocks(None, [seed], system_time=cities.state.system_time, version=3)
-    for block in blocks:
+def test_what_a_chain_reads_that_has_begun_anew_is_in_use(node: Coordinator, cities: DatasetHandle) -> None:
+    node.add(yaml.safe_dump(manifests.root("towns", ["event_time TIMESTAMP"])))
+    towns = node.find("towns").id
+    assert not node.datasets.dependants(towns), "cities is known to be a root"
+    node.keys.remove(cities.id)
+    chain = AChain().add(a_seed(DatasetKind.Derivative, cities.id), a_transform(towns))
+    for block in chain.blocks:
         node.blobs.put(cities.id, ObjectKind.BLOCK, block.hash, block.raw)
 
-    assert "cities is a Root, which" in refused(node, cities, forced(node, cities, state.head))
+    assert isinstance(forced(node, cities, chain.state.head), Committed)
+
+    assert [reader.id for reader in node.datasets.dependants(towns)] == [cities.id]

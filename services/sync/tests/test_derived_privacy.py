@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 import yaml
-from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
+from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_transform
 from odf_testing.manifests import derivative, root
 from odf_testing.node_datasets import hold
 
+from odf_common.chain.walk import raw_blocks
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind, SetInfo
-from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, require_entry
+from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, block_reader, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.access_store import AccessStore
@@ -49,6 +50,20 @@ def visibilities(node: Node) -> dict[str, str]:
     return {
         entry.alias: node.directory.visibility(entry.incarnation).value for entry in node.catalog.entries()
     }
+
+
+def published(home: Path, *, is_multi_tenant: bool, first: Rule) -> Node:
+    """Return a node with a private dataset, and a public one, read by `a/first`, that by the published `a/second`."""
+    node = Node(home, is_multi_tenant=is_multi_tenant)
+    for visibility, name, *inputs in (
+        (PRIVATE, "b/secret"),
+        (PUBLIC, "a/open"),
+        (first, "a/first", "a/open"),
+        (PUBLIC, "a/second", "a/first"),
+    ):
+        define(node, name, *inputs)
+        node.set_visibility(name, visibility)
+    return node
 
 
 @pytest.fixture
@@ -152,10 +167,7 @@ def test_who_makes_a_dataset_public_publishes_what_it_leaves_of_private_ones_of_
 def test_who_makes_a_dataset_public_publishes_nothing_that_reaches_it_later_by_others(
     tmp_path: Path, is_multi_tenant: bool
 ) -> None:
-    node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
-    for name, *inputs in (("b/secret",), ("a/open",), ("a/first", "a/open"), ("a/second", "a/first")):
-        define(node, name, *inputs)
-        node.set_visibility(name, PRIVATE if name == "b/secret" else PUBLIC)
+    node = published(tmp_path, is_multi_tenant=is_multi_tenant, first=PUBLIC)
     assert node.visibility("a/second") is PUBLIC
     define(node, "a/first", "b/secret")
     assert (node.visibility("a/first"), node.visibility("a/second")) == (PRIVATE, PRIVATE)
@@ -213,10 +225,7 @@ def test_a_damaged_chain_makes_only_its_dataset_and_what_comes_from_it_private(n
 def test_what_reaches_a_private_dataset_later_is_not_published_by_those_it_was_published_with(
     tmp_path: Path, is_multi_tenant: bool
 ) -> None:
-    node = Node(tmp_path, is_multi_tenant=is_multi_tenant)
-    for name, *inputs in (("b/secret",), ("a/open",), ("a/first", "a/open"), ("a/second", "a/first")):
-        define(node, name, *inputs)
-        node.set_visibility(name, PUBLIC if name in ("a/open", "a/second") else PRIVATE)
+    node = published(tmp_path, is_multi_tenant=is_multi_tenant, first=PRIVATE)
     second = require_entry(node.catalog, "a/second").incarnation
     assert node.directory.published_origins(second) == ["a/first"]
     assert node.visibility("a/second") is PUBLIC
@@ -245,6 +254,28 @@ def test_a_lost_head_makes_nothing_public(node: Node) -> None:
         "second": "private",
         "towns": "public",
     }
+
+
+def test_a_lost_name_and_head_make_nothing_public(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    (folder_of(node, "first") / "refs" / "head").unlink()
+    node.catalog.remove("first")
+    assert visibilities(node) == {"cities": "private", "second": "private", "towns": "public"}
+
+
+def test_what_a_deleted_private_dataset_has_left_in_others_is_private(node: Node) -> None:
+    node.set_visibility("cities", PRIVATE)
+    parts, head = node.coordinator, node.head("first")
+    assert head is not None
+    first = require_entry(node.catalog, "first").dataset_id
+    *_, (seed, _, _) = raw_blocks(block_reader(node.blobs, first), head)
+    parts.references.set("first@keep", str(head), None)
+    parts.editor.reset("first", seed)
+    parts.editor.delete("cities")
+
+    parts.references.fast_forward("first@keep")
+
+    assert visibilities(node) == {"first": "private", "second": "private", "towns": "public"}
 
 
 @pytest.mark.parametrize("is_first_chosen", [False, True])
@@ -312,11 +343,7 @@ class Graph:
         self.asked += 1
         if self.error is not None:
             raise self.error
-        inputs = tuple(SimpleNamespace(dataset_ref=str(input_)) for input_ in self.inputs[dataset])
-        transform = SimpleNamespace(inputs=inputs) if inputs else None
-        return SimpleNamespace(
-            transform=transform, kind=DatasetKind.Derivative if inputs else DatasetKind.Root
-        )
+        return SimpleNamespace(inputs=self.inputs[dataset])
 
 
 def directory_of(graph: Any) -> Directory:
@@ -340,12 +367,9 @@ def test_each_dataset_of_a_deep_graph_with_cycles_is_asked_once() -> None:
     assert graph.asked <= len(ids) + 5
 
 
-def test_a_root_is_read_once_and_what_is_unavailable_is_not_decided() -> None:
+def test_what_is_unavailable_is_not_decided() -> None:
     graph = Graph({a_dataset(): (), a_dataset("derived"): (a_dataset(),)})
     directory = directory_of(graph)
-    for _ in range(3):
-        assert directory.visibility(graph.by_id(a_dataset()).incarnation) is PUBLIC
-    assert graph.asked == 1
     graph.error = StorageUnavailable(file="refs", why="?")
     with pytest.raises(Unavailable):
         directory.visibility(graph.by_id(a_dataset("derived")).incarnation)
@@ -482,3 +506,19 @@ def test_access_is_changed_and_shown_while_a_chain_cannot_be_read(
     assert (shown.visibility, list(shown.private_origins)) == ("unknown", [])
     shown = servicer.ChangeAccess(pb.ChangeAccessRequest(ref="second", visibility="private"), context)
     assert shown.visibility == "private"
+
+
+def test_a_root_that_begins_anew_as_a_derivative_is_private_with_what_it_reads(tmp_path: Path) -> None:
+    there, here = (Node(tmp_path / name, is_multi_tenant=False) for name in ("there", "here"))
+    hold(there.datasets, "copy", AChain().add(a_seed()))
+    hold(here.datasets, "cities", AChain().add(a_seed(dataset=a_dataset("cities"))))
+    here.set_visibility("cities", PRIVATE)
+    place = there.blobs.index_folder(a_dataset()).parent.as_uri()
+    here.pull(place, "copy", privacy=here.privacy)
+    assert here.visibility("copy") is PUBLIC
+    chain = AChain().add(a_seed(DatasetKind.Derivative), a_transform(a_dataset("cities")))
+    hold(there.datasets, "copy", chain)
+
+    here.pull(place, "copy", privacy=here.privacy, is_forced=True)
+
+    assert here.visibility("copy") is PRIVATE

@@ -1,7 +1,7 @@
 """Says that a dataset is private because of what it comes from, and what that means for its derivatives."""
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from odf_common.cli import clients
 from odf_common.cli.output import remark
@@ -19,24 +19,34 @@ def say_if_private(aliases: Iterable[str]) -> None:
             request = ShowAccessRequest(ref=alias)
             shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
             if shown.private_origins:
-                remark(
-                    f"{alias} is private, since it comes from {', '.join(shown.private_origins)}; "
-                    f"`odf access set {alias} --visibility public` lets everyone read it"
-                )
+                _say_private(shown, "")
 
 
-def say_private_copy(alias: str) -> None:
-    """Say why a copy has become private, and list its derivatives with their visibility."""
+@contextmanager
+def said_if_private() -> Iterator[set[str]]:
+    """Yield a set for copies that become private; after the block, also if it fails, say why, and list derivatives."""
+    copies = set[str]()
+    try:
+        yield copies
+    finally:
+        for alias in sorted(copies):
+            _say_private_copy(alias)
+
+
+def _say_private_copy(alias: str) -> None:
     with suppress(OdfError), clients.access(timeout=0) as access:
         request = ShowAccessRequest(ref=alias, with_derivatives=True)
         shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
-        came_from = ", ".join(shown.private_origins)
-        why = f"it comes from {came_from}" if came_from else "its source may be private"
-        remark(
-            f"{alias} is private here, since {why}; "
-            f"`odf access set {alias} --visibility public` lets everyone read it"
-        )
+        _say_private(shown, "its source may be private")
         say_derivatives(shown)
+
+
+def _say_private(shown: DatasetAccess, otherwise: str) -> None:
+    why = f"it comes from {', '.join(shown.private_origins)}" if shown.private_origins else otherwise
+    remark(
+        f"{shown.dataset} is private here, since {why}; "
+        f"`odf access set {shown.dataset} --visibility public` lets everyone read it"
+    )
 
 
 def say_derivatives(shown: DatasetAccess) -> None:

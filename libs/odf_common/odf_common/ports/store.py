@@ -30,6 +30,7 @@ class ObjectKind(StrEnum):
 NAMED_BY_CONTENT: Final = (ObjectKind.BLOCK, ObjectKind.DATA, ObjectKind.CHECKPOINT)
 CREATION_BYTES: Final = 8
 MAX_REFERENCE_BYTES: Final = 1024  # of a stored reference: it is one hash
+NAME_RECORD: Final = "name"  # the note with a copy of the dataset's entry in the catalog
 PRIVATE_MARK: Final = "private"  # the note of a private dataset
 PUBLIC_MARK: Final = "public"  # the note of one that someone has made public
 

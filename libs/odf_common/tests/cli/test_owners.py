@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from odf_testing.fake_services import fake_service
 from odf_testing.manifests import root
 
 from odf_common.cli import clients
@@ -50,16 +49,9 @@ class FakeNode:
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     node = FakeNode()
 
-    def serve(name: str, **calls: object) -> None:
-        @contextmanager
-        def opened(*_: object, **__: object) -> Iterator[SimpleNamespace]:
-            yield SimpleNamespace(**calls)
-
-        monkeypatch.setattr(clients, name, opened)
-
-    serve("access", ListAccounts=node.list_accounts)
-    serve("coordinator", Rename=node.rename, Add=node.add)
-    serve("sync", Pull=node.pull)
+    fake_service(monkeypatch, "access", ListAccounts=node.list_accounts)
+    fake_service(monkeypatch, "coordinator", Rename=node.rename, Add=node.add)
+    fake_service(monkeypatch, "sync", Pull=node.pull)
     monkeypatch.setattr(clients, "this_node", lambda: None)
     return node
 

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
+from odf_testing.fake_services import fake_service
 from odf_testing.manifests import derivative
 
 from odf_common.cli import clients
@@ -66,22 +65,16 @@ class FakeNode:
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     node = FakeNode()
 
-    def serve(name: str, **calls: object) -> None:
-        @contextmanager
-        def opened(*_: object, **__: object) -> Iterator[SimpleNamespace]:
-            yield SimpleNamespace(**calls)
-
-        monkeypatch.setattr(clients, name, opened)
-
-    serve("access", ShowAccess=node.show, ChangeAccess=node.change)
-    serve(
+    fake_service(monkeypatch, "access", ShowAccess=node.show, ChangeAccess=node.change)
+    fake_service(
+        monkeypatch,
         "coordinator",
         Add=node.add,
         CommitEvent=node.summary,
         Reset=node.summary,
         FastForward=node.summary,
     )
-    serve("sync", Pull=node.pull, Push=node.push)
+    fake_service(monkeypatch, "sync", Pull=node.pull, Push=node.push)
     monkeypatch.setattr(clients, "require_owners", lambda *_: None)
     monkeypatch.setattr(clients, "this_node", lambda: None)
     return node
@@ -100,7 +93,7 @@ def commands(folder: Path) -> list[list[str]]:
     ]
 
 
-SAID = "copy is private, since it comes from cities; `odf access set copy --visibility public`"
+SAID = "copy is private here, since it comes from cities; `odf access set copy --visibility public`"
 
 
 def test_a_dataset_that_is_private_because_of_its_new_query_is_named(

@@ -117,7 +117,7 @@ class Datasets:
     waits: Problems = field(default_factory=Problems)
     """Datasets whose last commit could not be tried, for example because their lock is held."""
     roots: set[DatasetId] = field(default_factory=set)
-    """Datasets known to be roots, which never changes: they read no other."""
+    """Datasets known to be roots, which read no other, until another chain is imported."""
 
     def find(self, ref: str) -> DatasetHandle:
         """Return the dataset with this alias or id; raises `DatasetUnknown` with the nearest name, `HeadMissing`."""

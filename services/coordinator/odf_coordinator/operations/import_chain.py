@@ -146,12 +146,11 @@ class Importer:
         if not may_define and self.keys.has(dataset):
             before = Definitions() if head is None else self._state(dataset, head).definitions
         state = self._admitted(dataset, base, new_head, before)
-        if is_forced and head is not None and state.kind is not (kind := self._state(dataset, head).kind):
-            raise InvalidInput(text=f"{entry.alias} is a {kind.name}, which {new_head} is not", where="Seed")
         if before is not None:
             _require_same_work(before, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
+        self.datasets.roots.discard(dataset)  # the chain may have begun anew
         if is_new:
             with self.datasets.catalog.locked():
                 # Under the lock that adds the name, so that no other dataset closes a cycle in between.

@@ -24,9 +24,9 @@ from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import DatasetKind
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import (
+    NAME_RECORD,
     PRIVATE_MARK,
     PUBLIC_MARK,
     CatalogEntry,
@@ -69,7 +69,6 @@ class Directory:
         """Use a store; without `datasets`, no choice is noted next to the data, and no dataset reads another."""
         self.store = store
         self._datasets = datasets
-        self._roots: set[Incarnation] = set()
         self._moment = threading.local()
         self.is_multi_tenant = is_multi_tenant
         self._clock = clock
@@ -184,38 +183,42 @@ class Directory:
         if datasets is None:
             return Ancestor()
         entry = datasets.catalog.by_id(dataset)
-        is_private = entry is not None and self._own(entry.incarnation) is Visibility.PRIVATE
+        is_private = self._is_private_by_itself(dataset, entry)
         try:
             inputs = self._inputs(datasets, dataset, entry)
-            is_private |= entry is None and self._is_private_without_name(datasets, dataset)
         except Unavailable:
             raise
         except OdfError:
             return Ancestor(is_private=is_private, is_known=False)
+        if inputs is None:
+            return Ancestor(is_private=is_private)
         published = frozenset[DatasetId]() if entry is None else self._published(entry.incarnation)
+        # Without its name, what is here is private where that is the default.
+        is_private |= entry is None and self.is_multi_tenant
         return Ancestor(inputs=inputs, is_private=is_private, published=published)
 
-    def _inputs(
-        self, datasets: NodeDatasets, dataset: DatasetId, entry: CatalogEntry | None
-    ) -> tuple[DatasetId, ...]:
-        """Return what a dataset reads; nothing if it is not here."""
-        if entry is not None and entry.incarnation in self._roots:
-            return ()
-        state = datasets.states.current(dataset)
-        if state is None:
-            if entry is not None:
-                raise NotFound(what=f"the head of {entry.alias}")
-            return ()
-        if entry is not None and state.kind is DatasetKind.Root:
-            self._roots.add(entry.incarnation)
-        inputs = () if state.transform is None else state.transform.inputs
-        return tuple(DatasetId.parse(input_.dataset_ref) for input_ in inputs)
+    def _is_private_by_itself(self, dataset: DatasetId, entry: CatalogEntry | None) -> bool:
+        """Return whether a dataset is private, whatever it reads; without an entry, also if it was before it was lost.
 
-    def _is_private_without_name(self, datasets: NodeDatasets, dataset: DatasetId) -> bool:
-        """Return whether a dataset is private that is here, but whose name was lost."""
-        if self._note(incarnation(dataset, ""), PRIVATE_MARK) is not None:
-            return True
-        return self.is_multi_tenant and datasets.refs.head(dataset) is not None
+        What a deleted private dataset has left in others stays private, too.
+        """
+        if entry is not None:
+            return self._own(entry.incarnation) is Visibility.PRIVATE
+        former = incarnation(dataset, "")
+        is_marked = self._note(former, PRIVATE_MARK) is not None
+        return is_marked or self.store.visibility(former) is Visibility.PRIVATE
+
+    @staticmethod
+    def _inputs(
+        datasets: NodeDatasets, dataset: DatasetId, entry: CatalogEntry | None
+    ) -> tuple[DatasetId, ...] | None:
+        """Return what a dataset reads; None if it is not here. Raises `NotFound` if its head was lost."""
+        state = datasets.states.current(dataset)
+        if state is not None:
+            return state.inputs
+        if entry is not None or datasets.blobs.note(dataset, NAME_RECORD) is not None:
+            raise NotFound(what=f"the head of {dataset if entry is None else entry.alias}")
+        return None
 
     def _name(self, dataset: DatasetId) -> str:
         entry = None if self._datasets is None else self._datasets.catalog.by_id(dataset)
@@ -228,7 +231,7 @@ class Directory:
         inputs = list[tuple[CatalogEntry, tuple[DatasetId, ...]]]()
         for entry in self._datasets.catalog.entries():
             with suppress(OdfError):
-                inputs.append((entry, self._inputs(self._datasets, entry.dataset_id, entry)))
+                inputs.append((entry, self._inputs(self._datasets, entry.dataset_id, entry) or ()))
         known = {dataset}
         while new := [
             entry for entry, read in inputs if entry.dataset_id not in known and not known.isdisjoint(read)

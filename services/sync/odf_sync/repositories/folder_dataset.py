@@ -45,14 +45,13 @@ class RemoteFolder(RemoteDataset):
         return self._is_private
 
     def _comes_from_private(self) -> bool:
-        if not self._store.any_sibling_may_have(
-            f"notes/{PRIVATE_MARK}"
-        ):  # usually, and then no chain has to be read
-            return self._store.may_have(f"notes/{PRIVATE_MARK}")
+        mark = f"notes/{PRIVATE_MARK}"
+        if not self._store.any_sibling_may_have(mark):  # usually, and then no chain has to be read
+            return self._store.may_have(mark)
         seen, waiting = set[str](), [self._store]
         while waiting:
             dataset = waiting.pop()
-            if dataset.may_have(f"notes/{PRIVATE_MARK}"):
+            if dataset.may_have(mark):
                 return True
             for folder in {input_.folder for input_ in _inputs(dataset)} - seen:
                 seen.add(folder)

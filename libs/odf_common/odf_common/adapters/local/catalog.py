@@ -32,12 +32,11 @@ from odf_common.adapters.local.faults import (
 )
 from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.ports.store import Catalog, CatalogEntry, Claim
+from odf_common.ports.store import NAME_RECORD, Catalog, CatalogEntry, Claim
 
 log = structlog.stdlib.get_logger(__name__)
 
 MAX_FILE_NAME: Final = 255  # bytes, of Linux's file systems
-RECORD: Final = "name"  # the note with a copy of the dataset's entry
 # File system timestamps are coarse: a younger folder may change again without a new mtime.
 _MTIME_SETTLED_NS: Final = 100_000_000
 _RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtime
@@ -175,7 +174,7 @@ class LocalCatalog(Catalog):
         by_id = self._read().by_id
         for dataset in self._folders() if among is None else among:
             folder = layout.dataset_folder(self._home, dataset)
-            records = folder / "info" / "alias", layout.note_file(self._home, dataset, RECORD)
+            records = folder / "info" / "alias", layout.note_file(self._home, dataset, NAME_RECORD)
             if (
                 dataset not in by_id
                 and not any(durable.exists(record) for record in records)
@@ -222,7 +221,7 @@ class LocalCatalog(Catalog):
         """Return whether a name is readable, and equal to its copy in the dataset's folder."""
         try:
             entry = _parse(self._names / name)
-            record = _parse(layout.note_file(self._home, entry.dataset_id, RECORD), name)
+            record = _parse(layout.note_file(self._home, entry.dataset_id, NAME_RECORD), name)
         except (CorruptName, FileNotFoundError):
             return False
         return record == entry and self._recorded_alias(entry.dataset_id) == entry.alias
@@ -237,7 +236,7 @@ class LocalCatalog(Catalog):
         if len(datasets) != 1:
             return None
         try:
-            return _parse(layout.note_file(self._home, datasets[0], RECORD), name)
+            return _parse(layout.note_file(self._home, datasets[0], NAME_RECORD), name)
         except (CorruptName, FileNotFoundError):  # made by an earlier release
             return CatalogEntry(alias=self._recorded_alias(datasets[0]), dataset_id=datasets[0])
 
@@ -251,7 +250,7 @@ class LocalCatalog(Catalog):
 
     def _record(self, entry: CatalogEntry) -> None:
         """Record the name in the dataset's folder: for this node, and for nodes that pull from it."""
-        durable.write(layout.note_file(self._home, entry.dataset_id, RECORD), _text(entry))
+        durable.write(layout.note_file(self._home, entry.dataset_id, NAME_RECORD), _text(entry))
         info = layout.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
         durable.write(info, entry.alias.encode())
 

@@ -20,7 +20,7 @@ from odf_common.cli.output import (
     shortened,
 )
 from odf_common.cli.user_input import TIME, absolute_url
-from odf_common.cli.visibility import say_private_copy
+from odf_common.cli.visibility import said_if_private
 from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import OdfError, Refused, with_advice
@@ -316,34 +316,27 @@ def _remark_missing(row: Mapping[str, object]) -> None:
 
 def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, object]:
     row: dict[str, object] = {}
-    url, private = absolute_url(url), set[str]()
-    try:
-        with clients.sync(node) as sync, progress() as bars:
-            task = bars.add_task(url, total=None)
-            request = SyncPullRequest(
-                url=url,
-                alias=alias,
-                rechecks=options.rechecks,
-                is_forced=options.is_forced,
-                trusts_records=options.trusts_records,
+    url = absolute_url(url)
+    with said_if_private() as private, clients.sync(node) as sync, progress() as bars:
+        task = bars.add_task(url, total=None)
+        request = SyncPullRequest(
+            url=url,
+            alias=alias,
+            rechecks=options.rechecks,
+            is_forced=options.is_forced,
+            trusts_records=options.trusts_records,
+        )
+        for item in sync.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
+            bars.update(
+                task, description=f"{item.alias}: {item.state}", completed=item.done, total=item.total or None
             )
-            for item in sync.Pull(request, timeout=clients.STREAM_TIMEOUT_SECONDS):
-                bars.update(
-                    task,
-                    description=f"{item.alias}: {item.state}",
-                    completed=item.done,
-                    total=item.total or None,
-                )
-                if item.state in FINISHED:
-                    row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
-                    row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
-                if item.state == "replacing":
-                    remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
-                if item.is_private:
-                    private.add(item.alias)
-    finally:  # it is private, also if the pull fails later
-        for name in private:
-            say_private_copy(name)
+            if item.state in FINISHED:
+                row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
+                row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
+            if item.state == "replacing":
+                remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
+            if item.is_private:
+                private.add(item.alias)
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     if options.trusts_records and row.get("state") in COPIED:
         remark(f"records were not compared with their blocks; `odf verify {row['dataset']}` does that")

@@ -6,7 +6,7 @@ few bytes, and are written before the blocks.
 """
 
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -125,12 +125,9 @@ def pull(  # noqa: PLR0913 - the options by name
     head = there.head()
     with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
         yield Step(alias=name, state="blocks")
-        with run.following_diverged():
-            missing = _missing(datasets, there, head, copy, spool)
-        if missing.common is not None:  # so it is this dataset
-            run.follow()
-            if run.has_become_private():
-                yield Step(alias=name, state="blocks", is_private=True)
+        missing = run.compared(head, spool)
+        if run.has_become_private():
+            yield Step(alias=name, state="blocks", is_private=True)
         current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
         if here is not None and current == head:
             yield from run.restore(here, head, rechecks=rechecks)
@@ -159,15 +156,17 @@ class _Pull:
         if self.copy.privacy is not None and entry is not None:
             self.copy.privacy.follow(self.there, entry)
 
-    @contextmanager
-    def following_diverged(self) -> Iterator[None]:
-        """Follow the source also if it is refused, since its chain has left that of the copy."""
+    def compared(self, head: Multihash, spool: BinaryIO) -> MissingBlocks:
+        """Return what is missing here; follow the source as soon as it is known to have this dataset."""
         try:
-            yield
+            missing = _missing(self.datasets, self.there, head, self.copy, spool)
         except ChainsDiverged as error:
             if error.common_block is not None:
                 self.follow()
             raise
+        if missing.common is not None:
+            self.follow()
+        return missing
 
     def has_become_private(self) -> bool:
         """Return whether this pull has made the copy private."""
