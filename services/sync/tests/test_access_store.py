@@ -222,6 +222,20 @@ def test_a_dataset_is_marked_before_it_is_private_and_until_it_is_public(
         assert directory.visibility(dataset) is Visibility.PRIVATE
 
 
+def test_a_mark_counts_more_than_an_older_database(tmp_path: Path) -> None:
+    directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
+    directory.set_visibility(HERE, Visibility.PUBLIC)
+    backup = (tmp_path / FILE).read_bytes()
+    directory.set_visibility(HERE, Visibility.PRIVATE)
+    for leftover in tmp_path.glob(f"{FILE}*"):
+        leftover.unlink()
+    (tmp_path / FILE).write_bytes(backup)
+    again = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
+    assert again.visibility(HERE) is Visibility.PRIVATE
+    again.set_visibility(HERE, Visibility.PUBLIC)
+    assert again.visibility(HERE) is Visibility.PUBLIC
+
+
 def test_a_dataset_that_is_created_private_stays_so_without_the_database(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     directory = Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))

@@ -10,7 +10,10 @@ from odf_common.proto.odf.node.v1.access_pb2 import DatasetAccess, ShowAccessReq
 
 
 def say_if_private(aliases: Iterable[str]) -> None:
-    """Name the private datasets that each of these comes from; of a reference, and without an answer, say nothing."""
+    """Name the private datasets that each of these comes from, or was published with.
+
+    Of a reference, and without an answer, say nothing.
+    """
     aliases = tuple(alias for alias in aliases if "@" not in alias)
     if not aliases:
         return
@@ -20,6 +23,11 @@ def say_if_private(aliases: Iterable[str]) -> None:
             shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
             if shown.private_origins:
                 _say_private(shown, "")
+            elif shown.published_origins:
+                remark(
+                    f"{alias} is public, as it was published with {', '.join(shown.published_origins)}; "
+                    f"`odf access set {alias} --visibility private` ends that"
+                )
 
 
 @contextmanager

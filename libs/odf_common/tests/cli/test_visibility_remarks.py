@@ -29,12 +29,15 @@ class FakeNode:
 
     outcome = "added"
     has_sync = True
+    is_published = False
 
     def show(self, request: access.ShowAccessRequest, timeout: float) -> access.DatasetAccess:
         if not self.has_sync:
             raise Unavailable(what="sync", why="it is restarted")
         shown = access.DatasetAccess(dataset=request.ref, visibility="private")
-        if request.ref == "copy":
+        if request.ref == "copy" and self.is_published:
+            shown.published_origins.append("cities")
+        elif request.ref == "copy":
             shown.private_origins.append("cities")
         if request.with_derivatives:
             for name, visibility in (("last", "private"), ("other", "private"), ("chosen", "public")):
@@ -105,6 +108,19 @@ def test_a_dataset_that_is_private_because_of_its_new_query_is_named(
         assert SAID in printed.err, arguments
         assert SAID not in printed.out
         assert "towns" not in printed.err
+
+
+def test_a_dataset_that_stays_public_with_its_new_query_is_named(
+    node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.is_published = True
+    for arguments in commands(tmp_path):
+        assert cli.main(arguments) == 0
+        said = capsys.readouterr().err
+        assert (
+            "copy is public, as it was published with cities; `odf access set copy --visibility private`"
+            in said
+        )
 
 
 def test_nothing_is_said_of_what_has_not_changed_and_without_sync(

@@ -240,11 +240,15 @@ class Directory:
             known.update(entry.dataset_id for entry in new)
 
     def _own(self, dataset: Incarnation) -> Visibility:
-        """Return what was chosen for a dataset, or holds without a choice, whatever it reads."""
-        if (visibility := self.store.visibility(dataset)) is not None:
-            return visibility
+        """Return what was chosen for a dataset, or holds without a choice, whatever it reads.
+
+        A mark as private counts more than the database, which may have been restored from an older backup.
+        """
+        visibility = self.store.visibility(dataset)
         if self._note(dataset, PRIVATE_MARK) is not None:
             return Visibility.PRIVATE
+        if visibility is not None:
+            return visibility
         is_public = not self.is_multi_tenant or self._publication(dataset) is not None
         return Visibility.PUBLIC if is_public else Visibility.PRIVATE
 
