@@ -23,7 +23,7 @@ def say_if_private(aliases: Iterable[str]) -> None:
             shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
             if shown.private_origins:
                 _say_private(shown, "")
-            elif shown.published_origins:
+            elif shown.published_origins and shown.visibility == "public":
                 remark(
                     f"{alias} is public, as it was published with {', '.join(shown.published_origins)}; "
                     f"`odf access set {alias} --visibility private` ends that"

@@ -29,13 +29,14 @@ class FakeNode:
 
     outcome = "added"
     has_sync = True
-    is_published = False
+    published_visibility = ""
 
     def show(self, request: access.ShowAccessRequest, timeout: float) -> access.DatasetAccess:
         if not self.has_sync:
             raise Unavailable(what="sync", why="it is restarted")
         shown = access.DatasetAccess(dataset=request.ref, visibility="private")
-        if request.ref == "copy" and self.is_published:
+        if request.ref == "copy" and self.published_visibility:
+            shown.visibility = self.published_visibility
             shown.published_origins.append("cities")
         elif request.ref == "copy":
             shown.private_origins.append("cities")
@@ -113,14 +114,11 @@ def test_a_dataset_that_is_private_because_of_its_new_query_is_named(
 def test_a_dataset_that_stays_public_with_its_new_query_is_named(
     node: FakeNode, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.is_published = True
-    for arguments in commands(tmp_path):
-        assert cli.main(arguments) == 0
-        said = capsys.readouterr().err
-        assert (
-            "copy is public, as it was published with cities; `odf access set copy --visibility private`"
-            in said
-        )
+    expected = "copy is public, as it was published with cities; `odf access set copy --visibility private`"
+    for node.published_visibility in ("public", "private", "unknown"):
+        for arguments in commands(tmp_path):
+            assert cli.main(arguments) == 0
+            assert (expected in capsys.readouterr().err) == (node.published_visibility == "public")
 
 
 def test_nothing_is_said_of_what_has_not_changed_and_without_sync(

@@ -1,7 +1,7 @@
 """Accounts, tokens and roles in `access.db`, a private database of sync.
 
-Rows about a dataset belong to one creation of it (`incarnation`), and are deleted with it, so a later dataset of the
-same id inherits nothing.
+Rows about a dataset belong to one creation of it (`incarnation`), so a later dataset of the same id inherits nothing.
+They stay when it is deleted: what private datasets have left in others stays private.
 
 While it cannot be read every call fails: no request is then allowed.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 from odf_common.errors import AlreadyExists, Damaged, NotFound
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import Incarnation
+from odf_common.ports.store import Incarnation, id_of
 from odf_sync.access.rules import Account, Role, Scope, Visibility
 from odf_sync.private_database import Definition, PrivateDatabase
 
@@ -43,7 +43,7 @@ class AccessUnreadable(Damaged):
         """Return what the user can do."""
         return (
             f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone, "
-            "private datasets stay private, and on a multi-tenant node all are"
+            "what was made private or public stays so, and on a multi-tenant node everything else is private"
         )
 
 
@@ -149,8 +149,12 @@ class AccessStore:
             return Visibility(text)
         if "#" in dataset:
             return None
-        query = "SELECT 1 FROM datasets WHERE id LIKE ? AND visibility = ?"
-        return Visibility.PRIVATE if self._rows(query, f"{dataset}#%", Visibility.PRIVATE.value) else None
+        return Visibility.PRIVATE if self.was_private(id_of(dataset)) else None
+
+    def was_private(self, dataset: DatasetId) -> bool:
+        """Return whether any creation of a dataset was private; rows stay when it is deleted."""
+        query = "SELECT 1 FROM datasets WHERE (id = ? OR id LIKE ?) AND visibility = ?"
+        return bool(self._rows(query, str(dataset), f"{dataset}#%", Visibility.PRIVATE.value))
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
         """Set a dataset's visibility; also of one that does not exist yet."""

@@ -11,7 +11,7 @@ data: if the database is lost, or was not in a backup, it stays.
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
@@ -204,9 +204,7 @@ class Directory:
         """
         if entry is not None:
             return self._own(entry.incarnation) is Visibility.PRIVATE
-        former = incarnation(dataset, "")
-        is_marked = self._note(former, PRIVATE_MARK) is not None
-        return is_marked or self.store.visibility(former) is Visibility.PRIVATE
+        return bool(self._marked(dataset)) or self.store.was_private(dataset)
 
     @staticmethod
     def _inputs(
@@ -245,7 +243,7 @@ class Directory:
         A mark as private counts more than the database, which may have been restored from an older backup.
         """
         visibility = self.store.visibility(dataset)
-        if self._note(dataset, PRIVATE_MARK) is not None:
+        if self._marks_of(dataset):
             return Visibility.PRIVATE
         if visibility is not None:
             return visibility
@@ -254,15 +252,53 @@ class Directory:
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
         """Choose the visibility of a dataset that exists; it is never less private in between."""
+        published = self._to_publish(dataset, visibility)
+        with self._choosing(dataset):
+            self._choose(dataset, visibility, published)
+
+    def _to_publish(self, dataset: Incarnation, visibility: Visibility) -> frozenset[DatasetId]:
         if visibility is Visibility.PRIVATE:
-            self._set_note(dataset, PRIVATE_MARK, "")
+            return frozenset()
+        return self._lineage().to_publish(id_of(dataset))
+
+    def _choosing(self, dataset: Incarnation) -> AbstractContextManager[object]:
+        """Lock out other choices; two at once could leave the database and the notes with different ones."""
+        return nullcontext() if self._datasets is None else self._datasets.blobs.noting(id_of(dataset))
+
+    def _choose(self, dataset: Incarnation, visibility: Visibility, published: frozenset[DatasetId]) -> None:
+        if visibility is Visibility.PRIVATE:
+            self._mark(dataset)
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, None)
         else:
-            published = self._lineage().to_publish(id_of(dataset))
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
-            self._set_note(dataset, PRIVATE_MARK, None)
+            self._unmark(dataset, self._marks_of(dataset))
+
+    def _marked(self, dataset: DatasetId) -> set[str]:
+        """Return the incarnations of a dataset that are marked as private; any other text stands for all of them."""
+        note = self._note(incarnation(dataset, ""), PRIVATE_MARK)
+        return set() if note is None else set(note.split("\n"))
+
+    def _marks_of(self, dataset: Incarnation) -> set[str]:
+        """Return the marks that count for an incarnation: its own, and any without a creation.
+
+        For one that has lost its creation, all of them.
+        """
+        marked = self._marked(id_of(dataset))
+        prefix = f"{id_of(dataset)}#"
+        if not dataset.startswith(prefix):
+            return marked
+        return {mark for mark in marked if mark == dataset or not mark.startswith(prefix)}
+
+    def _mark(self, dataset: Incarnation) -> None:
+        self._set_marks(dataset, self._marked(id_of(dataset)) | {dataset})
+
+    def _unmark(self, dataset: Incarnation, marks: set[str]) -> None:
+        self._set_marks(dataset, self._marked(id_of(dataset)) - marks)
+
+    def _set_marks(self, dataset: Incarnation, marks: set[str]) -> None:
+        self._set_note(dataset, PRIVATE_MARK, "\n".join(sorted(marks)) if marks else None)
 
     def _publication(self, dataset: Incarnation) -> list[str] | None:
         """Return the ids that a dataset was made public with; None if it was not, or was created since."""
@@ -276,21 +312,22 @@ class Directory:
 
     def make_private_by_default(self, dataset: Incarnation) -> None:
         """Make a dataset private unless someone has chosen its visibility."""
-        if self.store.visibility(dataset) is None and self._publication(dataset) is None:
-            self.set_visibility(dataset, Visibility.PRIVATE)
+        with self._choosing(dataset):
+            if self.store.visibility(dataset) is None and self._publication(dataset) is None:
+                self._choose(dataset, Visibility.PRIVATE, frozenset())
 
     @contextmanager
     def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
         """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
 
         It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
-        leaves a row that counts for none, and perhaps a mark, which keeps what is created later private.
+        leaves a row, and perhaps a mark, which count only for what reads a dataset with this id while there is none.
         """
         creation = new_creation()
         created = incarnation(dataset, creation)
-        is_new_mark = visibility is Visibility.PRIVATE and self._note(created, PRIVATE_MARK) is None
-        if is_new_mark:
-            self._set_note(created, PRIVATE_MARK, "")
+        if visibility is Visibility.PRIVATE:
+            with self._choosing(created):
+                self._mark(created)
         self.store.set_visibility(created, visibility)
         try:
             yield creation
@@ -298,11 +335,15 @@ class Directory:
             raise
         except OdfError:
             self.store.forget(created)
-            if is_new_mark:
-                self._set_note(created, PRIVATE_MARK, None)
+            with self._choosing(created):
+                self._unmark(created, {created})
             raise
         try:
-            self.set_visibility(created, visibility)
+            published = self._to_publish(created, visibility)
+            with self._choosing(created):
+                # Whoever has chosen since it has its name is right.
+                if self.store.visibility(created) is visibility:
+                    self._choose(created, visibility, published)
         except OdfError as error:  # it is created, with this visibility; only the note is missing
             log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
 

@@ -1,0 +1,158 @@
+"""Choices of visibility that meet: the last one holds, in the database and in the notes, for its creation only."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from odf_testing.builders import a_dataset
+from odf_testing.node_datasets import in_files
+
+from odf_common.errors import AlreadyExists, Unavailable
+from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, Incarnation, id_of, incarnation
+from odf_sync.access.access_store import FILE, AccessStore
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Visibility
+
+ID = a_dataset()
+HERE = incarnation(ID, "c0ffee")
+LATER = incarnation(ID, "later")
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[[], Directory]:
+    """Open the directory of a single-tenant node anew."""
+    return lambda: Directory(AccessStore(tmp_path), is_multi_tenant=False, datasets=in_files(tmp_path))
+
+
+def without_database(folder: Path, directory: Directory, dataset: Incarnation) -> Visibility:
+    for file in folder.glob(f"{FILE}*"):
+        file.unlink()
+    return directory.visibility(dataset)
+
+
+@pytest.mark.parametrize("first", Visibility)
+def test_a_choice_before_a_creation_is_over_holds(
+    opened: Callable[[], Directory], tmp_path: Path, first: Visibility
+) -> None:
+    second = Visibility.PUBLIC if first is Visibility.PRIVATE else Visibility.PRIVATE
+    with opened().creating(ID, first) as creation:
+        created = incarnation(ID, creation)
+        opened().set_visibility(created, second)
+    assert opened().visibility(created) is second
+    assert without_database(tmp_path, opened(), created) is second
+
+
+@pytest.mark.parametrize("first", Visibility)
+def test_of_two_choices_at_once_the_last_one_holds_with_and_without_the_database(
+    opened: Callable[[], Directory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Visibility
+) -> None:
+    second = Visibility.PUBLIC if first is Visibility.PRIVATE else Visibility.PRIVATE
+    directory = opened()
+    other = threading.Thread(target=opened().set_visibility, args=(HERE, second))
+    write = directory.store.set_visibility
+
+    def write_and_let_the_other_go(dataset: Incarnation, visibility: Visibility) -> None:
+        write(dataset, visibility)
+        other.start()
+        other.join(0.3)
+
+    monkeypatch.setattr(directory.store, "set_visibility", write_and_let_the_other_go)
+    directory.set_visibility(HERE, first)
+    other.join()
+    assert opened().visibility(HERE) is second
+    assert without_database(tmp_path, opened(), HERE) is second
+
+
+def test_the_default_of_a_copy_does_not_replace_a_choice_at_the_same_time(
+    opened: Callable[[], Directory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened()
+    other = threading.Thread(target=opened().set_visibility, args=(HERE, Visibility.PUBLIC))
+    read = directory.store.visibility
+
+    def read_and_let_the_other_go(dataset: Incarnation) -> Visibility | None:
+        visibility = read(dataset)
+        other.start()
+        other.join(0.3)
+        return visibility
+
+    monkeypatch.setattr(directory.store, "visibility", read_and_let_the_other_go)
+    directory.make_private_by_default(HERE)
+    other.join()
+    assert opened().visibility(HERE) is Visibility.PUBLIC
+
+
+def test_a_creation_that_fails_leaves_the_mark_of_another(
+    opened: Callable[[], Directory], tmp_path: Path
+) -> None:
+    created = list[Incarnation]()
+
+    def create_and_lose(failed: str) -> None:
+        with opened().creating(ID, Visibility.PRIVATE) as creation:
+            created.extend((incarnation(ID, creation), incarnation(ID, failed)))
+        raise AlreadyExists(what="the name")
+
+    with pytest.raises(AlreadyExists), opened().creating(ID, Visibility.PRIVATE) as failed:
+        create_and_lose(failed)
+    assert without_database(tmp_path, opened(), created[0]) is Visibility.PRIVATE
+    assert opened().visibility(created[1]) is Visibility.PUBLIC
+
+
+def test_a_mark_of_a_creation_without_a_reply_does_not_count_for_a_later_one(
+    opened: Callable[[], Directory], tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable), opened().creating(ID, Visibility.PRIVATE) as creation:
+        raise Unavailable(what="the coordinator", why="it is restarted")
+    with opened().creating(ID, Visibility.PUBLIC) as later:
+        pass
+    for _ in range(2):
+        assert opened().visibility(incarnation(ID, later)) is Visibility.PUBLIC
+        assert opened().visibility(incarnation(ID, creation)) is Visibility.PRIVATE, "it may be this one"
+        (tmp_path / FILE).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("text", ["", str(ID), "damaged"])
+def test_a_mark_without_a_creation_counts_for_all_of_them(
+    opened: Callable[[], Directory], tmp_path: Path, text: str
+) -> None:
+    blobs = in_files(tmp_path).blobs
+    blobs.set_note(ID, PRIVATE_MARK, text)
+    assert opened().visibility(HERE) is opened().visibility(LATER) is Visibility.PRIVATE
+    opened().set_visibility(HERE, Visibility.PUBLIC)
+    assert opened().visibility(HERE) is Visibility.PUBLIC
+    assert blobs.note(ID, PRIVATE_MARK) is None
+
+
+def test_a_dataset_without_a_creation_is_private_by_the_mark_of_any_and_made_public_in_spite_of_it(
+    opened: Callable[[], Directory],
+) -> None:
+    opened().set_visibility(HERE, Visibility.PRIVATE)
+    restored = incarnation(ID, "")
+    assert opened().visibility(restored) is Visibility.PRIVATE
+    opened().set_visibility(restored, Visibility.PUBLIC)
+    assert opened().visibility(restored) is Visibility.PUBLIC
+
+
+def test_a_dataset_was_private_if_any_of_its_creations_was(
+    opened: Callable[[], Directory], tmp_path: Path
+) -> None:
+    store = AccessStore(tmp_path)
+    assert not store.was_private(ID)
+    store.set_visibility(incarnation(ID, ""), Visibility.PUBLIC)
+    store.set_visibility(incarnation(a_dataset("other"), "one"), Visibility.PRIVATE)
+    assert not store.was_private(ID)
+    opened().store.set_visibility(HERE, Visibility.PRIVATE)
+    assert store.was_private(ID)
+    assert store.was_private(id_of(incarnation(a_dataset("other"), "")))
+
+
+def test_a_choice_removes_the_note_of_the_other_one(opened: Callable[[], Directory], tmp_path: Path) -> None:
+    blobs = in_files(tmp_path).blobs
+    for visibility, mark, other in (
+        (Visibility.PRIVATE, PRIVATE_MARK, PUBLIC_MARK),
+        (Visibility.PUBLIC, PUBLIC_MARK, PRIVATE_MARK),
+    ):
+        opened().set_visibility(HERE, visibility)
+        assert blobs.note(ID, mark) == HERE
+        assert blobs.note(ID, other) is None
