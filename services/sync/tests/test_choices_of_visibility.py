@@ -8,6 +8,7 @@ import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.node_datasets import in_files
 
+from odf_common.adapters.local import LocalBlobStore
 from odf_common.errors import AlreadyExists, Unavailable
 from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, Incarnation, id_of, incarnation
 from odf_sync.access.access_store import FILE, AccessStore
@@ -110,10 +111,40 @@ def test_a_mark_of_a_creation_without_a_reply_does_not_count_for_a_later_one(
         assert opened().visibility(incarnation(ID, later)) is Visibility.PUBLIC
         assert opened().visibility(incarnation(ID, creation)) is Visibility.PRIVATE, "it may be this one"
         (tmp_path / FILE).unlink(missing_ok=True)
+    opened().set_visibility(incarnation(ID, later), Visibility.PUBLIC)
+    assert in_files(tmp_path).blobs.note(ID, PRIVATE_MARK) is None, (
+        "it exists now, so no other can be created"
+    )
 
 
-@pytest.mark.parametrize("text", ["", str(ID), "damaged"])
-def test_a_mark_without_a_creation_counts_for_all_of_them(
+def test_a_refusal_is_told_though_the_mark_cannot_be_removed(
+    opened: Callable[[], Directory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unavailable(*_: object) -> None:
+        raise Unavailable(what="the lock", why="another holds it")
+
+    def lock_and_refuse() -> None:
+        monkeypatch.setattr(LocalBlobStore, "noting", unavailable)
+        raise AlreadyExists(what="the name")
+
+    for visibility in Visibility:
+        with monkeypatch.context(), pytest.raises(AlreadyExists), opened().creating(ID, visibility):
+            lock_and_refuse()
+        monkeypatch.undo()
+    assert in_files(tmp_path).blobs.note(ID, PRIVATE_MARK) is not None
+
+
+def test_the_default_of_a_copy_needs_no_lock_once_its_visibility_is_chosen(
+    opened: Callable[[], Directory], tmp_path: Path
+) -> None:
+    opened().set_visibility(HERE, Visibility.PUBLIC)
+    with in_files(tmp_path).blobs.noting(ID):
+        opened().make_private_by_default(HERE)
+    assert opened().visibility(HERE) is Visibility.PUBLIC
+
+
+@pytest.mark.parametrize("text", ["", str(ID), f"{ID}#0123", "damaged"])
+def test_a_mark_without_an_intact_creation_counts_for_all_of_them(
     opened: Callable[[], Directory], tmp_path: Path, text: str
 ) -> None:
     blobs = in_files(tmp_path).blobs

@@ -96,6 +96,31 @@ def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_e
 
 
 @pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
+def test_a_dataset_that_has_lost_its_name_is_private_when_it_is_pulled_again(
+    here: Node, there: Node, scheme: str
+) -> None:
+    with here.served(here.authorizer) as base:
+        there.pull(f"{scheme}{base}/cities", "copy", privacy=there.privacy)
+        there.set_visibility("copy", Rule.PRIVATE)
+        there.catalog.remove("copy")
+        assert there.pull(f"{scheme}{base}/cities", "copy", privacy=there.privacy)[-1].is_private
+    assert there.visibility("copy") is Rule.PRIVATE
+
+
+@pytest.mark.parametrize("is_chosen", [False, True])
+def test_a_dataset_that_has_lost_its_name_is_private_when_it_is_pushed_again_without_a_choice(
+    here: Node, there: Node, *, is_chosen: bool
+) -> None:
+    with there.served(there.authorizer) as base:
+        here.push("cities", f"odf+{base}/cities", token=there.token)
+        there.set_visibility("cities", Rule.PRIVATE)
+        there.catalog.remove("cities")
+        public = DatasetVisibility.PUBLIC
+        here.push("cities", f"odf+{base}/cities", token=there.token, visibility=public, is_chosen=is_chosen)
+    assert there.visibility("cities") is (Rule.PUBLIC if is_chosen else Rule.PRIVATE)
+
+
+@pytest.mark.parametrize("scheme", ["", "odf+"], ids=["simple", "smart"])
 def test_a_copy_of_a_dataset_readable_by_local_programs_is_private_without_a_token(
     here: Node, there: Node, scheme: str
 ) -> None:

@@ -175,8 +175,9 @@ def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, there: Sy
 def test_a_dataset_has_one_name_on_the_other_node(here: SyncNode, there: SyncNode) -> None:
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
-        with pytest.raises(TransferRefused, match=r"refused: it has this dataset as cities$"):
+        with pytest.raises(TransferRefused, match=r"refused: it has this dataset as cities$") as refused:
             here.push("cities", f"odf+{base}/towns")
+    assert refused.value.advice().startswith("push it under the name that it has there")
     assert there.head("towns") is None
 
 

@@ -9,6 +9,7 @@ data: if the database is lost, or was not in a backup, it stays.
 """
 
 import hashlib
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -26,6 +27,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import (
+    CREATION_BYTES,
     NAME_RECORD,
     PRIVATE_MARK,
     PUBLIC_MARK,
@@ -204,7 +206,7 @@ class Directory:
         """
         if entry is not None:
             return self._own(entry.incarnation) is Visibility.PRIVATE
-        return bool(self._marked(dataset)) or self.store.was_private(dataset)
+        return self.is_marked(dataset) or self.store.was_private(dataset)
 
     @staticmethod
     def _inputs(
@@ -255,6 +257,8 @@ class Directory:
         published = self._to_publish(dataset, visibility)
         with self._choosing(dataset):
             self._choose(dataset, visibility, published)
+            if visibility is Visibility.PUBLIC:
+                self._set_note(dataset, PRIVATE_MARK, None)  # also what killed creations have left
 
     def _to_publish(self, dataset: Incarnation, visibility: Visibility) -> frozenset[DatasetId]:
         if visibility is Visibility.PRIVATE:
@@ -273,7 +277,6 @@ class Directory:
         else:
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
-            self._unmark(dataset, self._marks_of(dataset))
 
     def _marked(self, dataset: DatasetId) -> set[str]:
         """Return the incarnations of a dataset that are marked as private; any other text stands for all of them."""
@@ -285,11 +288,10 @@ class Directory:
 
         For one that has lost its creation, all of them.
         """
+        id_, _, creation = dataset.partition("#")
+        of_others = re.compile(f"{re.escape(id_)}#[0-9a-f]{{{2 * CREATION_BYTES}}}")
         marked = self._marked(id_of(dataset))
-        prefix = f"{id_of(dataset)}#"
-        if not dataset.startswith(prefix):
-            return marked
-        return {mark for mark in marked if mark == dataset or not mark.startswith(prefix)}
+        return {mark for mark in marked if not creation or mark == dataset or not of_others.fullmatch(mark)}
 
     def _mark(self, dataset: Incarnation) -> None:
         self._set_marks(dataset, self._marked(id_of(dataset)) | {dataset})
@@ -312,9 +314,21 @@ class Directory:
 
     def make_private_by_default(self, dataset: Incarnation) -> None:
         """Make a dataset private unless someone has chosen its visibility."""
+        if self._is_chosen(dataset):
+            return
         with self._choosing(dataset):
-            if self.store.visibility(dataset) is None and self._publication(dataset) is None:
+            if not self._is_chosen(dataset):
                 self._choose(dataset, Visibility.PRIVATE, frozenset())
+
+    def _is_chosen(self, dataset: Incarnation) -> bool:
+        return self.store.visibility(dataset) is not None or self._publication(dataset) is not None
+
+    def is_marked(self, dataset: DatasetId) -> bool:
+        """Return whether a note of this id says private, for a dataset that has lost its name or a killed creation.
+
+        Nobody knows which, so what is created now should be private unless its visibility is chosen.
+        """
+        return bool(self._marked(dataset))
 
     @contextmanager
     def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
@@ -335,8 +349,9 @@ class Directory:
             raise
         except OdfError:
             self.store.forget(created)
-            with self._choosing(created):
-                self._unmark(created, {created})
+            if visibility is Visibility.PRIVATE:
+                with suppress(Unavailable), self._choosing(created):  # a mark that stays makes nothing public
+                    self._unmark(created, {created})
             raise
         try:
             published = self._to_publish(created, visibility)
@@ -344,6 +359,8 @@ class Directory:
                 # Whoever has chosen since it has its name is right.
                 if self.store.visibility(created) is visibility:
                     self._choose(created, visibility, published)
+                    if visibility is Visibility.PUBLIC:
+                        self._unmark(created, self._marks_of(created))
         except OdfError as error:  # it is created, with this visibility; only the note is missing
             log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
 

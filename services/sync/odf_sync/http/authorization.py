@@ -123,10 +123,12 @@ class Authorizer:
         """Return what `Directory.creating` does.
 
         A single-tenant node ignores the visibility unless the user has chosen it: other implementations send "private"
-        unless configured otherwise.
+        unless configured otherwise. What may have been private here before stays so.
         """
         if self.directory.is_multi_tenant or is_chosen:
             return self.directory.creating(dataset, visibility)
+        if self.directory.is_marked(dataset):
+            return self.directory.creating(dataset, Visibility.PRIVATE)
         return nullcontext(new_creation())
 
     def _role(self, caller: Caller, entry: CatalogEntry, visibility: Visibility) -> Role | None:

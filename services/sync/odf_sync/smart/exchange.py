@@ -52,6 +52,10 @@ ADVICE: Final = {
     RefCollision: "push it under the name that it has there",
     NameCollision: "push it under another name",
 }
+NO_TARGET: Final = (
+    "push it under the name that it has there; if you see none, another account or another push has it: "
+    "try again later, or ask the owner of that node"
+)
 
 
 class Side(Enum):
@@ -112,6 +116,8 @@ class TransferRefused(InvalidInput):
 
     def advice(self) -> str:
         """Return what to do."""
+        if isinstance(self.fault, Internal) and self.fault.phase is Phase.PUSH_TARGET:
+            return NO_TARGET
         return ADVICE.get(type(self.fault), "")
 
 

@@ -61,8 +61,8 @@ class Privacy:
 
     @contextmanager
     def copying(self, there: RemoteDataset, dataset: DatasetId) -> Iterator[str | None]:
-        """Yield the creation of a new copy that is to be private, since the dataset may be so there; else None."""
-        if not there.is_private():
+        """Yield the creation of a new copy that is to be private: it may be so there, or was here; else None."""
+        if not there.is_private() and not self.directory.is_marked(dataset):
             yield None
             return
         with self.directory.creating(dataset, Visibility.PRIVATE) as creation:
