@@ -3,18 +3,22 @@
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final, Protocol
 
 from long_chains import Client, chain_in, linked_without_newest, written
+from newest_file import PULLS, PUSHES, NewestFile, Peers
+from odf_testing.builders import AChain
 from pull_chain import served
 from push_chain import served_with_coordinator
 from rows import Row, Target, held_against
 from transfer_peers import DELAY, delayed_by, timed
 
 CHAINS: Final = (1_000, 100_000)
+DELAYS: Final = (0.0, DELAY)  # beside peers
 LONG_DELAY: Final = 0.62  # far more than the work of both ends varies
 REPEATS: Final = 5
 AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
@@ -27,26 +31,58 @@ Seconds = Mapping[float, Sequence[float]]
 """The seconds of each transfer, by the delay."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Transfers of the newest block of a chain, and the home that has it."""
+
+    seconds: Seconds
+    full: Path
+    chain: AChain
+
+    def peers(self, peers: Peers) -> Iterator[tuple[str, float, Sequence[float]]]:
+        """Yield the name, the delay, and the seconds of each transfer of the same file by others; removes the home."""
+        dataset, older = self.chain.state.dataset_id, self.full.with_name("older")
+        linked_without_newest(self.full, older, dataset, self.chain)
+        files, older_files = (home / "datasets" / dataset.folder for home in (self.full, older))
+        newest = NewestFile.of(files, older_files, self.full.with_name("repositories"))
+        for name, transfer in peers.items():
+            for delay in DELAYS:
+                yield name, delay, [transfer(newest, delay) for _ in range(REPEATS)]
+        shutil.rmtree(self.full.parent)
+
+
 class Measure(Protocol):
     """Measures transfers of the newest block of a chain of a length, which has a slice or none."""
 
-    def __call__(self, length: int, *, has_slice: bool) -> Seconds:
+    def __call__(self, length: int, *, has_slice: bool) -> Measured:
         """Return what they took."""
 
 
 def run() -> list[Row]:
-    """Return the rows; takes a quarter of an hour."""
+    """Return the rows; takes twenty minutes."""
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         pulled, pushed = Path(folder, "pull"), Path(folder, "push")
         return [
-            *_rows("pull", partial(_newest_pulled, pulled), PULLED, (*PULLED, "object")),
-            *_rows("push", partial(_newest_pushed, pushed), PUSHED, PUSHED),
+            *_rows("pull", partial(_newest_pulled, pulled), PULLED, (*PULLED, "object"), PULLS),
+            *_rows("push", partial(_newest_pushed, pushed), PUSHED, PUSHED, PUSHES),
         ]
 
 
-def _rows(what: str, measure: Measure, trips: Sequence[str], with_slice: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a transfer whose round trips are known, without and with a slice."""
-    short, long = (measure(length, has_slice=False) for length in CHAINS)
+def _rows(
+    what: str, measure: Measure, trips: Sequence[str], with_slice: Sequence[str], peers: Peers
+) -> Iterator[Row]:
+    """Yield the rows of a transfer whose round trips are known, without and with a slice, and beside peers."""
+    short = measure(CHAINS[0], has_slice=False).seconds
+    measured = measure(CHAINS[1], has_slice=False)
+    long = measured.seconds
+    for peer, delay, seconds in measured.peers(peers):
+        yield held_against(
+            f"{what} one new block of {CHAINS[1]:,}, {delay * 1000:g} ms, median of {REPEATS}",
+            median(long[delay]) * 1000,
+            "ms",
+            peer=(f"{peer}, median of {REPEATS}", median(seconds) * 1000),
+            detail=_lowest_and_highest(seconds, long[delay]),
+        )
     yield held_against(
         f"{what} one new block of {CHAINS[1]:,}, {DELAY * 1000:g} ms, median of {REPEATS}",
         median(long[DELAY]) * 1000,
@@ -56,18 +92,17 @@ def _rows(what: str, measure: Measure, trips: Sequence[str], with_slice: Sequenc
         detail=_lowest_and_highest(short[DELAY], long[DELAY]),
     )
     yield _trips(f"{what} one new block of {CHAINS[1]:,}", long, trips)
-    yield _trips(
-        f"{what} one new block with a slice of 1.5 MiB", measure(CHAINS[0], has_slice=True), with_slice
-    )
+    sliced = measure(CHAINS[0], has_slice=True).seconds
+    yield _trips(f"{what} one new block with a slice of 1.5 MiB", sliced, with_slice)
 
 
-def _newest_pulled(folder: Path, length: int, *, has_slice: bool) -> Seconds:
+def _newest_pulled(folder: Path, length: int, *, has_slice: bool) -> Measured:
     """Return the seconds of each pull of the newest block, each into a fresh copy of the home that lacks it."""
     name = f"{length}-{has_slice}"
     there, here = folder / name / "there", folder / name / "here"
     chain = chain_in(there, blocks=length, objects=0, is_newest_data=has_slice)
     dataset = written(there, chain)
-    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
+    seconds: dict[float, list[float]] = {delay: [] for delay in (*DELAYS, LONG_DELAY)}
     for delay in sorted(REPEATS * [*seconds]):
         linked_without_newest(there, here, dataset, chain)
         client = Client(here)
@@ -75,10 +110,10 @@ def _newest_pulled(folder: Path, length: int, *, has_slice: bool) -> Seconds:
         with served(there) as port, delayed_by(port, delay) as delayed:
             seconds[delay].append(timed(partial(client.pull, delayed)))
         shutil.rmtree(here)
-    return seconds
+    return Measured(seconds=seconds, full=there, chain=chain)
 
 
-def _newest_pushed(folder: Path, length: int, *, has_slice: bool) -> Seconds:
+def _newest_pushed(folder: Path, length: int, *, has_slice: bool) -> Measured:
     """Return the seconds of each push of the newest block, each to a fresh copy of the home that lacks it."""
     name = f"{length}-{has_slice}"
     here, there = folder / name / "here", folder / name / "there"
@@ -86,13 +121,13 @@ def _newest_pushed(folder: Path, length: int, *, has_slice: bool) -> Seconds:
     dataset = written(here, chain)
     client = Client(here)
     client.coordinator.states.current(dataset)
-    seconds: dict[float, list[float]] = {DELAY: [], LONG_DELAY: []}
+    seconds: dict[float, list[float]] = {delay: [] for delay in (*DELAYS, LONG_DELAY)}
     for delay in sorted(REPEATS * [*seconds]):
         linked_without_newest(here, there, dataset, chain)
         with served_with_coordinator(there, dataset) as port, delayed_by(port, delay) as delayed:
             seconds[delay].append(timed(partial(client.push, delayed)))
         shutil.rmtree(there)
-    return seconds
+    return Measured(seconds=seconds, full=here, chain=chain)
 
 
 def _trips(case: str, seconds: Seconds, expected: Sequence[str]) -> Row:

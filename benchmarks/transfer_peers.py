@@ -113,7 +113,7 @@ def served_by_git(folder: Path) -> Iterator[int]:
 
 
 def commit_all(folder: Path) -> None:
-    """Make a folder a git repository with one commit of all of its files."""
+    """Commit all files of a folder, and make it a git repository first if it is none."""
     for line in (
         "init",
         "config gc.auto 0",
@@ -133,8 +133,18 @@ def clone(port: int, folder: Path) -> None:
     _run("git", "clone", "-q", f"git://{HERE}:{port}/", str(folder))
 
 
+def bare_clone(repository: Path, folder: Path) -> None:
+    """Copy a repository on this machine."""
+    _run("git", "clone", "-q", "--bare", str(repository), str(folder))
+
+
+def git_fetch(port: int, folder: Path) -> None:
+    """Fetch the commits that a repository does not have."""
+    _run("git", "fetch", "-q", f"git://{HERE}:{port}/", "HEAD", folder=folder)
+
+
 def git_push(port: int, folder: Path) -> None:
-    """Send the commit of a repository to an empty one."""
+    """Send the commits of a repository that another one does not have."""
     _run("git", "push", "-q", f"git://{HERE}:{port}/", "HEAD:refs/heads/main", folder=folder)
 
 
@@ -151,16 +161,17 @@ def served_by_rclone(folder: Path, protocol: str) -> Iterator[int]:
         yield port
 
 
-def rclone_pull(port: int, folder: Path) -> None:
+def rclone_pull(port: int, folder: Path, *options: str) -> None:
     """Copy a folder that rclone serves by http."""
-    _run(*RCLONE, "copy", "--http-no-head", "--http-url", f"http://{HERE}:{port}", ":http:", str(folder))
+    place = ("--http-no-head", "--http-url", f"http://{HERE}:{port}")
+    _run(*RCLONE, "copy", *options, *place, ":http:", str(folder))
 
 
-def rclone_push(port: int, folder: Path) -> None:
+def rclone_push(port: int, folder: Path, *options: str) -> None:
     """Copy a folder to one that rclone serves by SFTP: its WebDAV client pauses 10 ms before each request."""
     obscured = subprocess.run(["rclone", "obscure", PASSWORD], check=True, capture_output=True, text=True)
     place = ("--sftp-host", HERE, "--sftp-port", str(port), "--sftp-user", USER)
-    _run(*RCLONE, "copy", *place, "--sftp-pass", obscured.stdout.strip(), str(folder), ":sftp:")
+    _run(*RCLONE, "copy", *options, *place, "--sftp-pass", obscured.stdout.strip(), str(folder), ":sftp:")
 
 
 def _run(*command: str, folder: Path | None = None) -> None:
@@ -175,10 +186,12 @@ def _command(command: list[str]) -> Iterator[int]:
     arguments = [argument.replace("{port}", str(port)) for argument in command]
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while True:
+        while process.poll() is None:
             with suppress(ConnectionRefusedError), socket.create_connection((HERE, port)):
                 break
             time.sleep(LOOK_SECONDS)
+        else:
+            raise RuntimeError(f"{arguments[0]} ended at once: {' '.join(arguments)}")
         yield port
     finally:
         process.terminate()
