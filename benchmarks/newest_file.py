@@ -1,7 +1,7 @@
 """Peers of one new block: git and rclone transfer the newest file of a folder that the other side has without it.
 
-git has it in a commit after one with all others; rclone skips the files that exist. Their processes are started in the
-measured time.
+git has it in a commit after one with all others; rclone skips the files that exist. The measured time includes the
+starts of their processes.
 """
 
 import os

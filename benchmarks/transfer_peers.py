@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -136,6 +137,7 @@ def clone(port: int, folder: Path) -> None:
 def bare_clone(repository: Path, folder: Path) -> None:
     """Copy a repository on this machine."""
     _run("git", "clone", "-q", "--bare", str(repository), str(folder))
+    _run("git", "config", "gc.auto", "0", folder=folder)
 
 
 def git_fetch(port: int, folder: Path) -> None:
@@ -169,9 +171,14 @@ def rclone_pull(port: int, folder: Path, *options: str) -> None:
 
 def rclone_push(port: int, folder: Path, *options: str) -> None:
     """Copy a folder to one that rclone serves by SFTP: its WebDAV client pauses 10 ms before each request."""
-    obscured = subprocess.run(["rclone", "obscure", PASSWORD], check=True, capture_output=True, text=True)
     place = ("--sftp-host", HERE, "--sftp-port", str(port), "--sftp-user", USER)
-    _run(*RCLONE, "copy", *options, *place, "--sftp-pass", obscured.stdout.strip(), str(folder), ":sftp:")
+    _run(*RCLONE, "copy", *options, *place, "--sftp-pass", _obscured_password(), str(folder), ":sftp:")
+
+
+@cache
+def _obscured_password() -> str:
+    obscured = subprocess.run(["rclone", "obscure", PASSWORD], check=True, capture_output=True, text=True)
+    return obscured.stdout.strip()
 
 
 def _run(*command: str, folder: Path | None = None) -> None:

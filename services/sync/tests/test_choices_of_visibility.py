@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from odf_testing.node_datasets import in_files
 
 from odf_common.adapters.local import LocalBlobStore
 from odf_common.errors import AlreadyExists, Unavailable
-from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, Incarnation, id_of, incarnation
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, CatalogEntry, Incarnation, id_of, incarnation
 from odf_sync.access.access_store import FILE, AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
@@ -68,19 +70,15 @@ def test_of_two_choices_at_once_the_last_one_holds_with_and_without_the_database
 def test_the_default_of_a_copy_does_not_replace_a_choice_at_the_same_time(
     opened: Callable[[], Directory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = opened()
-    other = threading.Thread(target=opened().set_visibility, args=(HERE, Visibility.PUBLIC))
-    read = directory.store.visibility
+    lock = LocalBlobStore.noting
 
-    def read_and_let_the_other_go(dataset: Incarnation) -> Visibility | None:
-        visibility = read(dataset)
-        other.start()
-        other.join(0.3)
-        return visibility
+    def lock_after_the_other(blobs: LocalBlobStore, dataset: DatasetId) -> AbstractContextManager[None]:
+        monkeypatch.setattr(LocalBlobStore, "noting", lock)
+        opened().set_visibility(HERE, Visibility.PUBLIC)
+        return lock(blobs, dataset)
 
-    monkeypatch.setattr(directory.store, "visibility", read_and_let_the_other_go)
-    directory.make_private_by_default(HERE)
-    other.join()
+    monkeypatch.setattr(LocalBlobStore, "noting", lock_after_the_other)
+    opened().make_private_by_default(HERE)
     assert opened().visibility(HERE) is Visibility.PUBLIC
 
 
@@ -111,10 +109,12 @@ def test_a_mark_of_a_creation_without_a_reply_does_not_count_for_a_later_one(
         assert opened().visibility(incarnation(ID, later)) is Visibility.PUBLIC
         assert opened().visibility(incarnation(ID, creation)) is Visibility.PRIVATE, "it may be this one"
         (tmp_path / FILE).unlink(missing_ok=True)
+    node = in_files(tmp_path)
     opened().set_visibility(incarnation(ID, later), Visibility.PUBLIC)
-    assert in_files(tmp_path).blobs.note(ID, PRIVATE_MARK) is None, (
-        "it exists now, so no other can be created"
-    )
+    assert node.blobs.note(ID, PRIVATE_MARK) is not None, "without its name, another may be being created"
+    node.catalog.add(CatalogEntry(alias="cities", dataset_id=ID, creation=later))
+    opened().set_visibility(incarnation(ID, later), Visibility.PUBLIC)
+    assert node.blobs.note(ID, PRIVATE_MARK) is None, "it exists now, so no other can be created"
 
 
 def test_a_refusal_is_told_though_the_mark_cannot_be_removed(
@@ -128,7 +128,7 @@ def test_a_refusal_is_told_though_the_mark_cannot_be_removed(
         raise AlreadyExists(what="the name")
 
     for visibility in Visibility:
-        with monkeypatch.context(), pytest.raises(AlreadyExists), opened().creating(ID, visibility):
+        with pytest.raises(AlreadyExists), opened().creating(ID, visibility):
             lock_and_refuse()
         monkeypatch.undo()
     assert in_files(tmp_path).blobs.note(ID, PRIVATE_MARK) is not None

@@ -257,8 +257,6 @@ class Directory:
         published = self._to_publish(dataset, visibility)
         with self._choosing(dataset):
             self._choose(dataset, visibility, published)
-            if visibility is Visibility.PUBLIC:
-                self._set_note(dataset, PRIVATE_MARK, None)  # also what killed creations have left
 
     def _to_publish(self, dataset: Incarnation, visibility: Visibility) -> frozenset[DatasetId]:
         if visibility is Visibility.PRIVATE:
@@ -277,6 +275,7 @@ class Directory:
         else:
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
+            self._set_marks(dataset, self._marked(id_of(dataset)) - self._outdated_marks(dataset))
 
     def _marked(self, dataset: DatasetId) -> set[str]:
         """Return the incarnations of a dataset that are marked as private; any other text stands for all of them."""
@@ -293,11 +292,14 @@ class Directory:
         marked = self._marked(id_of(dataset))
         return {mark for mark in marked if not creation or mark == dataset or not of_others.fullmatch(mark)}
 
+    def _outdated_marks(self, dataset: Incarnation) -> set[str]:
+        """Return the marks that do not count once an incarnation is public: while it has the name, all of them."""
+        entry = None if self._datasets is None else self._datasets.catalog.by_id(id_of(dataset))
+        is_here = entry is not None and entry.incarnation == dataset
+        return self._marked(id_of(dataset)) if is_here else self._marks_of(dataset)
+
     def _mark(self, dataset: Incarnation) -> None:
         self._set_marks(dataset, self._marked(id_of(dataset)) | {dataset})
-
-    def _unmark(self, dataset: Incarnation, marks: set[str]) -> None:
-        self._set_marks(dataset, self._marked(id_of(dataset)) - marks)
 
     def _set_marks(self, dataset: Incarnation, marks: set[str]) -> None:
         self._set_note(dataset, PRIVATE_MARK, "\n".join(sorted(marks)) if marks else None)
@@ -335,7 +337,8 @@ class Directory:
         """Yield a creation whose dataset has the visibility from the start, if the creation succeeds.
 
         It counts for no other dataset with the id, so it may be set before the dataset exists. A process that is killed
-        leaves a row, and perhaps a mark, which count only for what reads a dataset with this id while there is none.
+        leaves a row, and perhaps a mark: they count for what reads a dataset with this id while there is none, and with
+        the mark, what is created next is private unless its visibility is chosen.
         """
         creation = new_creation()
         created = incarnation(dataset, creation)
@@ -348,10 +351,7 @@ class Directory:
         except Unavailable:  # without a reply, it may still be created
             raise
         except OdfError:
-            self.store.forget(created)
-            if visibility is Visibility.PRIVATE:
-                with suppress(Unavailable), self._choosing(created):  # a mark that stays makes nothing public
-                    self._unmark(created, {created})
+            self._forget(created, visibility)
             raise
         try:
             published = self._to_publish(created, visibility)
@@ -359,10 +359,18 @@ class Directory:
                 # Whoever has chosen since it has its name is right.
                 if self.store.visibility(created) is visibility:
                     self._choose(created, visibility, published)
-                    if visibility is Visibility.PUBLIC:
-                        self._unmark(created, self._marks_of(created))
         except OdfError as error:  # it is created, with this visibility; only the note is missing
             log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
+
+    def _forget(self, refused: Incarnation, visibility: Visibility) -> None:
+        """Remove what a refused creation leaves; what stays makes nothing public, and does not replace the refusal."""
+        try:
+            self.store.forget(refused)
+            if visibility is Visibility.PRIVATE:
+                with self._choosing(refused):
+                    self._set_marks(refused, self._marked(id_of(refused)) - {refused})
+        except OdfError as error:
+            log.warning("a refused creation leaves notes", dataset_id=str(id_of(refused)), why=str(error))
 
     def _note(self, dataset: Incarnation, name: str) -> str | None:
         """Return a note; empty if it is damaged, which leaves a dataset private."""
