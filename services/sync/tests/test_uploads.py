@@ -70,8 +70,14 @@ class Server:
         return connection
 
     def cut(self, content: bytes = OBJECT, sent: int = BEGUN, path: str = PATH) -> None:
-        """Have the first bytes arrive of an upload whose connection is lost."""
-        self.begin(content, sent, path).close()
+        """Have the first bytes arrive of an upload whose connection is lost.
+
+        They are written before: what the node has not read when it notices the loss is lost, too.
+        """
+        with closing(self.begin(content, sent, path)):
+            deadline = time.monotonic() + 20
+            while sum(file.stat().st_size for file in self.kept()) < sent and time.monotonic() < deadline:
+                time.sleep(0.005)
         self.await_answer(204, sent, len(content), path)
 
     def await_answer(self, status: int, offset: int | None, size: int, path: str = PATH) -> None:
