@@ -359,7 +359,7 @@ class Directory:
                 # Whoever has chosen since it has its name is right.
                 if self.store.visibility(created) is visibility:
                     self._choose(created, visibility, published)
-        except OdfError as error:  # it is created, with this visibility; only the note is missing
+        except OdfError as error:  # it is created; a mark of a former one may keep it private
             log.warning("a choice of visibility is not noted", dataset_id=str(dataset), why=str(error))
 
     def _forget(self, refused: Incarnation, visibility: Visibility) -> None:
