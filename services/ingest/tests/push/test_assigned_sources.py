@@ -27,6 +27,7 @@ from odf_ingest.topic_names import TopicNames
 from .assigned_world import OTHER, UNREADABLE, World
 from .in_memory_broker import TOPIC
 from .test_messages import a_batch, commit, message
+from .test_source import a_chunk
 
 
 @pytest.fixture
@@ -254,6 +255,10 @@ def test_a_stopped_source_is_resumed_with_the_search_for_the_message_to_skip(wor
 def test_a_search_ends_with_the_reason_why_its_source_stops(world: World) -> None:
     search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.owned.reopen(world.own(), search=search)
+    world.source.add(a_chunk([1, 2]))
+    assert [batch.count for batch in world.source.ready] == [1, 1]
+    assert world.source.ready[-1].search is None, "it is after the search"
+    assert world.source.search is search, "its messages are all in flight, and may yet fail"
     world.stop()
     assert search.found.exception() is world.owned.reason(world.key)
 

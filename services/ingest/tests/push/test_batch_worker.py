@@ -299,7 +299,6 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
     work: Work,
 ) -> None:
     search = a_search()
-    work.source.search = search
     refuse(work, InvalidInput(text="beyond help"))
     work.begin(replace(a_batch({0: [message(1)]}), search=search))
     assert isinstance(work.failure, PositionChanged)
@@ -308,7 +307,6 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
         (0, message(1), "skipped by command: beyond help")
     ]
     assert search.found.result(0) == (0, 0)
-    assert work.source.search is None
     assert work.ids == []
 
 
@@ -331,7 +329,6 @@ def test_a_skip_that_cannot_be_committed_is_retried_with_the_source(work: Work) 
     batch = replace(a_batch({0: [message(1)]}), search=search)
     work.begin(batch)
     assert work.failure is FULL
-    assert work.source.search is search
     assert not search.found.done()
     assert work.failures[0][1].search is None, "its failure is the source's, and not a message's"
 

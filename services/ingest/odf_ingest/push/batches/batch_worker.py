@@ -248,7 +248,6 @@ class BatchWorker:
         reading.set_result(nothing)
         alone = replace(batch, search=None, is_skipped=True)
         work = self._work(source, alone, reading, lambda plan, _: replace(nothing, source=plan.source))
-        source.search = None
         try:
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
@@ -268,8 +267,7 @@ class BatchWorker:
         self._failed(source, PositionChanged(source=source.name), alone)
 
     def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
-        """Stop the source; a waiting skip command gets the error."""
-        source.search = batch.search
+        """Report a failure that the message being searched for does not cause."""
         self._failed(source, error, replace(batch, search=None))
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:

@@ -82,7 +82,8 @@ class PushSource:
         self.last_mean = 0.0  # mean size in bytes of the last messages
         self.beginning = dict(beginning)
         self.wait = wait  # if set, the first batch is not cut before a new message has arrived
-        self.search = search  # if set, batches are cut by count
+        self._search = search
+        self._cut_for = search  # if set, batches are cut by its count
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = BatchBuffer(start=dict(positions))
@@ -96,6 +97,11 @@ class PushSource:
     def partitions(self) -> tuple[Partition, ...]:
         """Return the partitions it reads."""
         return tuple((self.topic, number) for number in self.offsets.next)
+
+    @property
+    def search(self) -> SkipSearch | None:
+        """Return the search that a command waits for, also when all its messages are in flight; None once it ended."""
+        return None if self._search is None or self._search.found.done() else self._search
 
     @property
     def is_idle(self) -> bool:
@@ -156,8 +162,8 @@ class PushSource:
         if self.plan.takes_whole_batches:
             self._add_by_count(whole, 1)
             return
-        if self.search is not None:
-            self._add_by_count(whole, self.search.count)
+        if self._cut_for is not None:
+            self._add_by_count(whole, self._cut_for.count)
             return
         sizes = whole.sizes
         room = self._limits.size - self._buffer.size
@@ -207,14 +213,14 @@ class PushSource:
                 unread=self.offsets.unread,
                 tries=self.wait.tries if self.wait else 0,
                 may_grow=buffer.size < self._usual.top,
-                search=self.search,
+                search=self._cut_for,
                 others=self._activities(),
                 columns=self.columns,
             )
         )
         self.wait = None
-        if self.search is not None and self.search.is_over(self.offsets.next):
-            self.search = None
+        if self._cut_for is not None and self._cut_for.is_over(self.offsets.next):
+            self._cut_for = None
         # The batch was longer only to get the message that the one before had lacked.
         self._limits = self._usual
         self._buffer = BatchBuffer(start=dict(self.offsets.next))
