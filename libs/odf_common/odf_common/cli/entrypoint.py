@@ -1,12 +1,11 @@
 """The entry point of the `odf` script; imports nothing slow itself."""
 
 from odf_common.cli.exit_codes import importing
-from odf_common.service.without_pandas import forbid_pandas
+from odf_common.service.lean_imports import lean_imports
 
 
 def main() -> int:
     """Run the command; returns the exit code."""
-    forbid_pandas()
-    with importing():
+    with lean_imports("pandas"), importing():
         from odf_common.cli import main as cli
     return cli.main()

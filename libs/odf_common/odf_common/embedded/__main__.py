@@ -2,12 +2,15 @@
 
 import sys
 
-import click
+from odf_common.service.lean_imports import lean_imports
 
-from odf_common.embedded.supervisor import Start, supervise
-from odf_common.errors import OdfError, explained
-from odf_common.service.logging import configure_command
-from odf_common.service.settings import load
+with lean_imports("pandas", "rich"):
+    import click
+
+    from odf_common.embedded.supervisor import Start, supervise
+    from odf_common.errors import OdfError, explained
+    from odf_common.service.logging import configure_command
+    from odf_common.service.settings import load
 
 
 def main() -> int:

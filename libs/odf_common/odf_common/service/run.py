@@ -27,7 +27,6 @@ from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
 from odf_common.service.protection import peer_tls, require_protected
 from odf_common.service.settings import Settings, load
-from odf_common.service.without_pandas import forbid_pandas
 
 __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolated", "run_service"]
 
@@ -140,7 +139,6 @@ class RunningService:
 
 def run_service(build: Callable[[Environment], Service]) -> None:
     """Run a service until SIGTERM or SIGINT; the process exits with 0 then, 1 if it could not start, 70 on a bug."""
-    forbid_pandas()
 
     def prepare(settings: Settings) -> RunningService:
         environment = connect(settings)
