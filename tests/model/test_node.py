@@ -4,7 +4,8 @@ Processes are simulated in one process (`odf_testing.actors`), over real files a
 runs whole, is killed before its n-th write, or is stopped there while others act. After each step the state is checked
 against what it may be; `settled` completes all operations, and then the state has to be exactly the expected one.
 
-`HYPOTHESIS_PROFILE=explore python -m pytest tests/model` tries many more.
+The usual run stops and kills at every second write, `make soak` at every one. `HYPOTHESIS_PROFILE=explore python -m
+pytest tests/model` tries many more operations.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def test_nothing_is_lost_doubled_or_orphaned() -> None:
     run_state_machine_as_test(
         Node,
         settings=settings(
-            max_examples=examples(60),
+            max_examples=examples(40),
             stateful_step_count=16 if is_repeatable() else 20,
             # Shrinking takes minutes.
             phases=(Phase.explicit, Phase.generate) if is_repeatable() else settings().phases,
@@ -106,14 +107,16 @@ RACES: Final[tuple[tuple[str, Operation, Operation], ...]] = (
 
 
 SOAKED: Final = RACES[1::2]  # each takes seconds
+STRIDES: Final = (2, pytest.param(1, marks=pytest.mark.soak))
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize(
     ("shape", "operation", "other"),
     [pytest.param(*race, marks=[pytest.mark.soak] if race in SOAKED else []) for race in RACES],
 )
 def test_an_operation_is_stopped_before_each_write_while_another_runs(
-    shape: str, operation: Operation, other: Operation
+    shape: str, operation: Operation, other: Operation, stride: int
 ) -> None:
     is_stopped, writes = True, 0
     while is_stopped:
@@ -124,13 +127,14 @@ def test_an_operation_is_stopped_before_each_write_while_another_runs(
             if is_stopped:
                 node.finish_paused()
             node.push_again(RUN)
-        writes += 1
-    assert writes > 1
+        writes += stride
+    assert writes > stride
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("operation", [("push", 0, 2), ("read", 8), ("reset", 0, 1)])
-def test_an_operation_is_killed_before_each_write_and_repeated(operation: Operation) -> None:
-    for writes in range(16):
+def test_an_operation_is_killed_before_each_write_and_repeated(operation: Operation, stride: int) -> None:
+    for writes in range(0, 16, stride):
         with begun() as node:
             node.perform(operation, Fate("kill", writes))
             node.push_again(RUN)

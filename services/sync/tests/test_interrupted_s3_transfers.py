@@ -28,7 +28,7 @@ from odf_coordinator.commit.outcomes import require_committed
 
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 72, 150_000, 100, 700
 RECORD_BYTES: Final = 5_000
-USUAL, SOAK = 2, 25  # parts of the stream, each with a cut of its own
+USUAL, SOAK = 1, 25  # parts of the stream, each with a cut of its own
 EARLY_AND_LATE: Final = ((0, 100), (199, 200))  # before the first object, and among the blocks
 PARTS: Final = [
     *EARLY_AND_LATE,

@@ -208,7 +208,7 @@ def blocks_of(size: int) -> NewBlocks:
     return NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=payload))
 
 
-@pytest.mark.parametrize("size", [channel.FRAME_BYTES, FRAME_BYTES + 1, MESSAGE_BYTES - 1, MESSAGE_BYTES])
+@pytest.mark.parametrize("size", [channel.FRAME_BYTES, FRAME_BYTES + 1, MESSAGE_BYTES])
 def test_a_client_sends_long_messages_in_valid_frames(size: int) -> None:
     message = blocks_of(size)
 

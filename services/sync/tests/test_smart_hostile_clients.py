@@ -443,7 +443,7 @@ def held(node: SyncNode) -> set[str]:
     ("case", "position"),
     [(case, position) for case, (_, texts) in EXCHANGES.items() for position in range(len(texts))],
 )
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_faulty_message_at_any_step_is_answered_or_ends_the_exchange_with_a_reason(
     fuzzed: str, node: SyncNode, case: str, position: int, seed: int
