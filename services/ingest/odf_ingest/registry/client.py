@@ -157,12 +157,17 @@ class RegistryClient:
 
     def _connected(self) -> urllib3.PoolManager:
         if self._pool is None:
-            try:
-                context = ssl.create_default_context(cafile=self._address.ca or None)
-            except OSError as error:
-                raise self._unavailable(f"the CA file {self._address.ca} cannot be used: {error}") from error
-            self._pool = urllib3.PoolManager(ssl_context=context, maxsize=4)
+            self._pool = urllib3.PoolManager(ssl_context=self._tls(), maxsize=4)
         return self._pool
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Return whom to trust; None without TLS, since all authorities of the system are loaded slowly."""
+        if not (self._address.ca or self._address.url.startswith("https:")):
+            return None
+        try:
+            return ssl.create_default_context(cafile=self._address.ca or None)
+        except OSError as error:
+            raise self._unavailable(f"the CA file {self._address.ca} cannot be used: {error}") from error
 
     def _unavailable(self, why: str) -> RegistryUnavailable:
         return RegistryUnavailable(what=f"schema registry {self._address.url}", why=why)
