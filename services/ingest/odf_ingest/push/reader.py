@@ -122,9 +122,9 @@ class PushReader:
         search, first = batch.search, batch.parts[0].partition
         is_the_half = search is not None and search.half_in == first
         if isinstance(error, PositionChanged):
-            self.request(lambda: self._owned.reopen(source, search=source.search))
+            self.request(lambda: self._owned.reopen(source))
         elif pauses_source(error):
-            self.request(lambda: self._owned.failed(source, error, source.search))
+            self.request(lambda: self._owned.failed(source, error))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(end=error.end, tries=error.tries + 1, why=error.why, first=first)
             doubled = None if search is None else search.doubled(batch.count)

@@ -11,6 +11,7 @@ from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.metadata.events import DisablePushSource
 from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
+from odf_ingest.errors import NoMessageToSkip
 from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches import batches_in_flight, partition_offsets
 from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, SAME_TROUBLE_SECONDS
@@ -211,9 +212,41 @@ def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> No
 
 def test_a_search_for_a_message_continues_after_a_failure(world: World) -> None:
     search = SkipSearch(count=1, until={0: 1}, why="beyond help")
-    world.owned.failed(world.own(), UNREADABLE, search)
+    world.own()
+    world.owned.reopen(world.source, search=search)
+    world.owned.failed(world.source, UNREADABLE)
     world.pass_time(BATCH_BACKOFF.first)
     assert world.source.search is search
+    world.owned.reopen(world.source)
+    assert world.source.search is search
+
+
+def test_a_search_that_is_over_when_its_source_is_opened_ends_without_a_message(world: World) -> None:
+    search = SkipSearch(count=1, until={0: 1}, why="beyond help")
+    world.broker.logs[TOPIC, 0] += [message(1), message(2)]
+    commit_of_another_writer(world)
+    world.owned.reopen(world.own(), search=search)
+    assert search.found.result(0) is None
+    world.source.add(a_chunk([1]))
+    world.source.cut()
+    assert [batch.search for batch in world.source.ready] == [None]
+
+
+def test_a_search_ends_when_its_source_is_no_longer_read(world: World) -> None:
+    search = SkipSearch(count=1, until={0: 1}, why="beyond help")
+    world.owned.reopen(world.own(), search=search)
+    world.owned.own(frozenset())
+    assert isinstance(search.found.exception(0), NoMessageToSkip)
+
+
+def test_the_second_of_two_commands_to_skip_is_told_so(world: World) -> None:
+    world.own()
+    world.stop()
+    first, second = (SkipSearch(count=1, until={0: 1}, why="beyond help") for _ in range(2))
+    world.owned.resume(world.key, first)
+    world.owned.resume(world.key, second)
+    assert isinstance(second.found.exception(0), NoMessageToSkip)
+    assert world.source.search is first
 
 
 def test_a_retry_that_a_user_requests_does_not_wait(world: World) -> None:

@@ -342,6 +342,16 @@ def test_a_search_ends_without_a_message_once_all_are_committed(work: Work) -> N
     assert (work.ids, work.failures) == ([1, 2], [])
 
 
+def test_a_search_is_over_although_the_rest_of_its_last_batch_fails(work: Work) -> None:
+    stop = SourceSettings(bad_records=BadRecords.STOP)
+    save_settings(work.bench.blobs, work.bench.dataset, "default", stop)
+    search = replace(a_search(), count=2, until={0: 1})
+    work.begin(replace(a_batch({0: [message(1), b"junk"]}), search=search))
+    assert isinstance(work.failure, PositionChanged)
+    assert work.ids == [1]
+    assert search.found.result(0) is None, "nobody asked to skip what comes after it"
+
+
 def a_query_source(work: Work) -> None:
     source = replace(work.source.plan.source, preprocess=a_query(SqlQueryStep(query="SELECT * FROM input")))
     work.source.plan = replace(work.source.plan, source=source)

@@ -84,7 +84,7 @@ def test_the_first_result_of_a_search_is_kept() -> None:
     assert search.found.result() == (0, 3)
 
 
-SEARCH = SkipSearch(count=1, until={1: 9}, why="bad", half_in=1)
+SEARCH = SkipSearch(count=1, until={1: 9, 2: 9}, why="bad", half_in=1)
 ALONE = replace(a_batch({1: [4]}), search=SEARCH)
 HALF = AwaitingCorrection(end={1: 5}, tries=1, why="half")
 
@@ -97,6 +97,12 @@ def test_a_message_that_fails_alone_is_skipped_while_one_is_searched(error: Exce
     assert not _is_to_be_skipped(replace(ALONE, search=None), error)
     assert not _is_to_be_skipped(replace(a_batch({1: [4, 5]}), search=SEARCH), error)
     assert not _is_to_be_skipped(replace(a_batch({1: [4], 2: [4]}), search=SEARCH), error)
+
+
+def test_a_message_after_the_search_is_not_skipped() -> None:
+    assert _is_to_be_skipped(replace(a_batch({2: [8]}), search=SEARCH), InvalidInput(text="bad"))
+    for place in ({2: [9]}, {3: [0]}):
+        assert not _is_to_be_skipped(replace(a_batch(place), search=SEARCH), InvalidInput(text="bad"))
 
 
 def test_half_of_a_correction_is_skipped_in_the_partition_of_the_search_only() -> None:

@@ -214,13 +214,13 @@ class BatchWorker:
             )
             self._give_up(source, batch, error)
         else:
+            if outcome is not None and batch.search is not None and batch.search.is_over(work.batch.end):
+                batch.search.finish(None)
             if work.batch is not batch:
                 # The rest is read again.
                 source.in_flight.is_stale = True
                 self._failed(source, PositionChanged(source=source.name), batch)
             if outcome is not None:
-                if work.batch is batch and batch.search is not None and batch.search.is_over(batch.end):
-                    batch.search.finish(None)
                 self._tell(source, work, outcome)
 
     def _give_up(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
@@ -331,12 +331,13 @@ class BatchWorker:
 
 def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
     """Return whether this is the message that a user wants to skip: it fails alone, in a batch of its own."""
-    search = batch.search
+    search, first = batch.search, batch.parts[0]
     if (
         search is None
         or batch.count != 1
+        or first.offsets[0] >= search.until.get(first.partition, 0)
         or isinstance(error, PositionChanged | SourceGone | TopicGone | TopicReplaced)
         or pauses_source(error)
     ):
         return False
-    return not isinstance(error, AwaitingCorrection) or batch.parts[0].partition == search.half_in
+    return not isinstance(error, AwaitingCorrection) or first.partition == search.half_in

@@ -82,6 +82,9 @@ class PushSource:
         self.last_mean = 0.0  # mean size in bytes of the last messages
         self.beginning = dict(beginning)
         self.wait = wait  # if set, the first batch is not cut before a new message has arrived
+        if search is not None and search.is_over(positions):
+            search.finish(None)
+            search = None
         self._search = search
         self._cut_for = search  # if set, batches are cut by its count
         self._usual = limits

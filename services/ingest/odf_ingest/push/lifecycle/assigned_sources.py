@@ -19,7 +19,7 @@ from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.errors import SourceStopped
+from odf_ingest.errors import NoMessageToSkip, SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
 from odf_ingest.push.batches.batch_buffer import BatchLimits
 from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, Trouble
@@ -133,7 +133,10 @@ class AssignedSources:
         self._queues.forget(dataset)
 
     def reopen(self, source: PushSource, wait: Wait | None = None, search: SkipSearch | None = None) -> None:
-        """Read a source again from the chain's position; with a `wait`, into a longer batch."""
+        """Read a source again from the chain's position; with a `wait`, into a longer batch.
+
+        Its search continues, or the one that is given.
+        """
         record = self._records.get(source.key)
         if record is None or record.source is not source:
             return
@@ -145,22 +148,25 @@ class AssignedSources:
             why=wait.why if wait else None,
         )
         self._reading.close(source)
-        self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search)
+        self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search or source.search)
         self._inspector.ask((source.dataset,))
 
     def resume(self, key: Key, search: SkipSearch | None = None) -> None:
         """Reopen a stalled source; with a `search`, to skip one message."""
         record = self._records.get(key)
-        if record is not None and record.phase is Phase.RETRYING:
-            self._inspector.ask((key[0],))
         if record is not None and record.phase is Phase.WAITING and record.source is not None:
             self.reopen(record.source, search=search)
-        if record is not None and record.phase is Phase.STOPPED:
+        elif record is not None and record.phase is Phase.STOPPED:
             log.info("source resumed", dataset=record.alias, dataset_id=str(record.key[0]), source=key[1])
             self._set(record.moved(Event.RESUME, search=search))
             self._inspector.ask((key[0],))
+        else:
+            if record is not None and record.phase is Phase.RETRYING:
+                self._inspector.ask((key[0],))
+            if search is not None:  # two commands at once
+                search.finish(NoMessageToSkip(text=f"push source {key[1]} has been resumed in the meantime"))
 
-    def failed(self, source: PushSource, error: OdfError, search: SkipSearch | None = None) -> None:
+    def failed(self, source: PushSource, error: OdfError) -> None:
         """Retry a source later whose topic cannot be read, or whose dataset's files cannot be used."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
@@ -168,7 +174,7 @@ class AssignedSources:
             last = record.last_trouble
             if last is not None and last.is_recent:
                 record = replace(record, trouble=last)  # although messages have arrived in the meantime
-            self._fail(record if search is None else replace(record, search=search), error)
+            self._fail(replace(record, search=source.search), error)
 
     def stopped(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
         """Stop a source whose batch cannot be committed."""
@@ -328,7 +334,7 @@ class AssignedSources:
                     self._renew(source)
                 return None
             self._reading.close(source)
-            record = record.moved(Event.REOPEN)
+            record = record.moved(Event.REOPEN, search=source.search)
         elif record.phase is Phase.STOPPED:
             if record.stop is not None and record.stop.chain == as_of(state, key):
                 self._waiting.stopped(key, state, topic)
@@ -408,8 +414,7 @@ class AssignedSources:
         reason = getattr(error, "code", type(error).__name__)
         topic = record.key.topic
         why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error), topic=topic)
-        search = record.search or (record.source.search if record.source else None)
-        if search is not None:
+        if (search := record.ongoing_search) is not None:
             search.finish(why)
         self._set(record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
         log.error(
@@ -444,5 +449,7 @@ class AssignedSources:
             return
         if record.source is not None:
             self._reading.close(record.source)
+        if (search := record.ongoing_search) is not None:
+            search.finish(NoMessageToSkip(text=f"push source {key[1]} is no longer read on this instance"))
         record.moved(Event.CLOSE)
         metrics.forget(record.alias, key[1])

@@ -71,6 +71,11 @@ class SourceRecord:
             return None
         return self.source.wait.search
 
+    @property
+    def ongoing_search(self) -> SkipSearch | None:
+        """Return the search whose result a command may wait for."""
+        return self.search or (None if self.source is None else self.source.search)
+
     def moved(
         self,
         event: Event,
