@@ -290,7 +290,7 @@ def _settings(cluster: KafkaCluster, prefix: str) -> Config:
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
         # A newly assigned partition is first fetched when the fetch in flight returns.
-        "fetch.wait.max.ms": 250,
+        "fetch.wait.max.ms": 100,
         # Messages fetched far ahead would have left the CPU caches by the time they are used.
         "fetch.max.bytes": 4 * MIB,
         "max.partition.fetch.bytes": 4 * MIB,
