@@ -5,11 +5,13 @@ import signal
 import sys
 import threading
 
-from odf_common.embedded.parts.managed_process import launched
-from odf_common.errors import OdfError
-from odf_common.service import logging
 from odf_common.service.lean_imports import lean_imports
-from odf_common.service.settings import load
+
+with lean_imports("rich"):
+    from odf_common.embedded.parts.managed_process import launched
+    from odf_common.errors import OdfError
+    from odf_common.service import logging
+    from odf_common.service.settings import load
 
 WORKER = "--worker"
 
@@ -36,7 +38,7 @@ def keep() -> int:
 
 def serve() -> None:
     """Serve until stopped; a worker waits for its turn first."""
-    with lean_imports("rich"):
+    with lean_imports():
         from odf_common.service.run import run_isolated  # noqa: PLC0415 - as above
         from odf_engine_spark.server.service import build, build_worker  # noqa: PLC0415 - as above
     run_isolated(build_worker if WORKER in sys.argv else build)

@@ -161,8 +161,8 @@ class RegistryClient:
         return self._pool
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Return whom to trust; None without TLS, since all authorities of the system are loaded slowly."""
-        if not (self._address.ca or self._address.url.startswith("https:")):
+        """Return the TLS context; None for plain http: the system's authorities take time to load."""
+        if not (self._address.ca or self._address.url.lower().startswith("https:")):
             return None
         try:
             return ssl.create_default_context(cafile=self._address.ca or None)
