@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from odf_testing.killer import first_write
 from odf_testing.profiles import examples, is_repeatable
 from tests.model.node import Node, Operation
 from tests.model.observed_node import RUN, Fate
@@ -106,19 +107,17 @@ RACES: Final[tuple[tuple[str, Operation, Operation], ...]] = (
 )
 
 
-SOAKED: Final = RACES[1::2]  # each takes seconds
-STRIDES: Final = (2, pytest.param(1, marks=pytest.mark.soak))
-
-
-@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize(
-    ("shape", "operation", "other"),
-    [pytest.param(*race, marks=[pytest.mark.soak] if race in SOAKED else []) for race in RACES],
+    ("shape", "operation", "other", "stride"),
+    [
+        *((*race, 2) for race in RACES[::2]),  # each takes seconds
+        *(pytest.param(*race, 1, marks=pytest.mark.soak) for race in RACES),
+    ],
 )
-def test_an_operation_is_stopped_before_each_write_while_another_runs(
+def test_an_operation_is_stopped_before_its_writes_while_another_runs(
     shape: str, operation: Operation, other: Operation, stride: int
 ) -> None:
-    is_stopped, writes = True, 0
+    is_stopped, writes = True, first_write(stride, shape, operation, other)
     while is_stopped:
         with begun(shape) as node:
             node.perform(operation, Fate("pause", writes))
@@ -131,10 +130,10 @@ def test_an_operation_is_stopped_before_each_write_while_another_runs(
     assert writes > stride
 
 
-@pytest.mark.parametrize("stride", STRIDES)
+@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("operation", [("push", 0, 2), ("read", 8), ("reset", 0, 1)])
-def test_an_operation_is_killed_before_each_write_and_repeated(operation: Operation, stride: int) -> None:
-    for writes in range(0, 16, stride):
+def test_an_operation_is_killed_before_its_writes_and_repeated(operation: Operation, stride: int) -> None:
+    for writes in range(first_write(stride, operation), 16, stride):
         with begun() as node:
             node.perform(operation, Fate("kill", writes))
             node.push_again(RUN)

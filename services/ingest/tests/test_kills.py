@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
 from odf_testing.clocks import ManualClock
-from odf_testing.killer import Inline, Killed, Killer
+from odf_testing.killer import Inline, Killed, Killer, first_write
 from odf_testing.letters import StoredLetters
 
 from odf_common.adapters.local import LocalBlobStore, LocalRefStore
@@ -258,6 +258,7 @@ class World:
             is_done = self._is_survived(copy, act)
             killed_at, self.tries = self.tries, self.tries + self.stride
             if (state := digest_of_folder(copy)) in left:
+                shutil.rmtree(copy)
                 continue
             left.add(state)
             at_kill = Process(copy, self.killer).rows()
@@ -268,6 +269,7 @@ class World:
             if expected is None:
                 expected = whole
             assert whole == expected, f"killed before write {killed_at}"
+            shutil.rmtree(copy)
         assert expected is not None
         return expected
 
@@ -292,7 +294,8 @@ def digest_of_folder(folder: Path) -> str:
 
 @pytest.fixture(params=[2, pytest.param(1, marks=pytest.mark.soak)], ids=lambda stride: f"stride {stride}")
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> World:
-    return World(Killer(monkeypatch), tmp_path, request.param)
+    first = first_write(request.param, request.function.__name__)
+    return World(Killer(monkeypatch), tmp_path, request.param, first)
 
 
 def arrow(ids: Sequence[int]) -> bytes:

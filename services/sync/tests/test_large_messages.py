@@ -73,7 +73,7 @@ GRACE_SECONDS: Final = 3.0  # a busy machine needs one to encode a message
 PAUSES: Final = 8  # of a quarter of that
 LISTED: Final = 10_000  # objects of a long list, which has some 1.5 MiB, and its answer 3 MiB
 MANY: Final = 2 * LISTED
-PULLS: Final = 4
+PULLS: Final = 6
 PULL_BYTES: Final = 35 * MIB  # of the message of a pull
 
 

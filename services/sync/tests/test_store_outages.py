@@ -287,11 +287,14 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
 
 
 def test_an_upload_to_a_full_disk_gets_retry_after(node: Node) -> None:
-    large = bytes(256 << 10)  # small enough for the short timeouts on a busy machine
-    path = f"/cities/data/{physical_hash_of(large)}"
-    with small_disk(node.home / "uploads", size="64k"):
+    large, small = (
+        bytes(4 << 20),
+        bytes(64 << 10),
+    )  # more than sockets hold, and what a busy store takes in time
+    path, other = (f"/cities/data/{physical_hash_of(one)}" for one in (large, small))
+    with small_disk(node.home / "uploads", size="1m"):
         assert node.ask("PUT", path, large, {}) == LATER
-    assert node.ask("PUT", path, large, {}) == (200, None)
+    assert node.ask("PUT", other, small, {}) == (200, None)
 
 
 def test_a_copy_that_cannot_be_opened_is_not_reported_as_missing(node: Node) -> None:

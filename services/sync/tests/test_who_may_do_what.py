@@ -92,8 +92,8 @@ BY_ROLE: Final = {
         Action.MANAGE: (404, 403, 403, 200, 200),
     },
 }
-SAFE: Final = ("GET", "HEAD", "OPTIONS")
-METHODS: Final = (*SAFE, "POST", "PUT", "DELETE", "PROPFIND")
+SAFE: Final = ("GET", "HEAD", "OPTIONS", "TRACE")
+METHODS: Final = (*SAFE, "POST", "PUT", "PATCH", "DELETE", "PROPFIND")
 UNSERVED: Final = (
     "/",
     "/alice",

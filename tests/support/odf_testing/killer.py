@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any, Final
+from zlib import crc32
 
 import pytest
 
@@ -18,6 +19,11 @@ WRITES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 class Killed(BaseException):
     """The process was killed."""
+
+
+def first_write(stride: int, *test: object) -> int:
+    """Return the first of the writes at which a test kills, one of each `stride`: others for other tests."""
+    return crc32(repr(test).encode()) % stride
 
 
 class Inline(Executor):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 CONVERSIONS = """
 import gc, sys
 from odf_common.service.lean_imports import lean_imports
@@ -24,7 +26,10 @@ def test_arrow_converts_values_without_importing_pandas() -> None:
     subprocess.run([sys.executable, "-c", CONVERSIONS], check=True, timeout=60)
 
 
-def test_pandas_would_be_imported_otherwise() -> None:
-    """If this fails, Arrow no longer imports it, and `lean_imports` need not name it."""
-    code = "import sys, pyarrow as pa; pa.array([1]); sys.exit('pandas' not in sys.modules)"
+@pytest.mark.parametrize(
+    ("used", "imported"), [("import pyarrow; pyarrow.array([1])", "pandas"), ("import structlog", "rich")]
+)
+def test_packages_would_be_imported_otherwise(used: str, imported: str) -> None:
+    """If this fails, `lean_imports` need not name the package any more."""
+    code = f"import sys; {used}; sys.exit('{imported}' not in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
