@@ -3,6 +3,7 @@
 import http.client
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -147,7 +148,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time out early; a node does so after some 20 s."""
     monkeypatch.setattr(bucket, "REQUEST_BACKOFF", Backoff(first=0.001, most=0.001))
     monkeypatch.setattr(bucket, "RETRY_SECONDS", 0.1)
-    monkeypatch.setattr(bucket, "TIMEOUT", urllib3.Timeout(connect=2, read=0.3))
+    monkeypatch.setattr(bucket, "TIMEOUT", urllib3.Timeout(connect=2, read=2))
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +186,7 @@ def test_every_route_is_covered_or_needs_no_store(node: Node) -> None:
 def test_each_route_responds_with_retry_after_and_then_serves(
     node: Node, server: MinioServer, fault: str
 ) -> None:
-    def answers() -> dict[tuple[str, str], tuple[int, str | None]]:
+    def answers(at_once: int) -> dict[tuple[str, str], tuple[int, str | None]]:
         node.forget_copies()
         requests = node.requests()
         requests |= {
@@ -193,12 +194,14 @@ def test_each_route_responds_with_retry_after_and_then_serves(
             for (method, route), request in requests.items()
             if method == "GET" and request[2] is not UPGRADE
         }
-        return {key: node.ask(key[0], *request) for key, request in requests.items()}
+        with ThreadPoolExecutor(at_once) as pool:
+            asked = pool.map(lambda key: node.ask(key[0], *requests[key]), requests)
+            return dict(zip(requests, asked, strict=True))
 
     with FAULTS[fault](server):
-        found = answers()
+        found = answers(at_once=len(node.served))  # each waits until a silent store is given up
     assert found == dict.fromkeys(found, LATER)
-    recovered = answers()
+    recovered = answers(at_once=1)
     statuses = {key: status for key, (status, _) in recovered.items()}
     assert {key: one for key, one in statuses.items() if one != 200} == {
         ("GET", "/data/{name}"): 206,
