@@ -1,11 +1,12 @@
-"""Which examples hypothesis tries, which process of a run gets which file, a fast collection, and short tracebacks."""
+"""Which examples hypothesis tries, which process gets which file, where temporary files are, and more."""
 
 import structlog
 from odf_testing.collection import pytest_collection
 from odf_testing.profiles import load_profile
 from odf_testing.scheduling import pytest_xdist_make_scheduler
+from odf_testing.temporary_files import pytest_cmdline_main
 
-__all__ = ["pytest_collection", "pytest_xdist_make_scheduler"]
+__all__ = ["pytest_cmdline_main", "pytest_collection", "pytest_xdist_make_scheduler"]
 
 load_profile()
 # The default ones show local variables, and take a hundred times as long; many tests provoke errors that are logged.

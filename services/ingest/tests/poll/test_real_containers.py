@@ -92,7 +92,7 @@ def _files(script: str) -> bytes:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """A folder with a short path: with a long one podman misses that a container has ended, and waits for 20 s."""
-    with TemporaryDirectory(prefix="podman") as name:
+    with TemporaryDirectory(prefix="podman", dir="/tmp") as name:
         yield Path(name)
 
 
