@@ -15,24 +15,26 @@ from odf_testing.embedded import EmbeddedNode
 HOME = Path(__file__).with_name("an_earlier_home.tar.xz")
 
 
-def test_it_is_listed_and_verified_and_continues(tmp_path: Path) -> None:
+def test_it_is_listed_and_verified_and_continues(node: EmbeddedNode, tmp_path: Path) -> None:
     with tarfile.open(HOME) as archive:
         archive.extractall(tmp_path, filter="data")
-    node = EmbeddedNode(tmp_path / "home")
-    node.up("--new-ports")  # those of that time may be in use here
+    earlier = EmbeddedNode(tmp_path / "home", {"ODF_ENGINE": node.engine})  # it keeps nothing in a home
+    earlier.up(
+        "--new-ports", "coordinator", "ingest", "verifier"
+    )  # the ports of that time may be in use here
     try:
-        listed = {one["alias"]: one["records"] for one in node.run("list --output json")}
+        listed = {one["alias"]: one["records"] for one in earlier.run("list --output json")}
         assert listed == {"cities": 4, "cities.daily": 2}
         verified = {
             one["dataset"]: (one["verdict"], one["transforms"])
-            for one in node.run("verify --all --output json")
+            for one in earlier.run("verify --all --output json")
         }
         assert verified == {"cities": ("valid", 0), "cities.daily": ("valid", 2)}
 
         record = {"event_time": "2026-01-05T00:00:00Z", "city": "Accra", "population": 2_514_000}
-        node.run("ingest cities -", stdin=json.dumps(record).encode())
-        node.run("pull cities.daily")
-        assert [row["cities"] for row in node.run("tail cities.daily --output json")] == [2, 1, 1]
-        assert {one["verdict"] for one in node.run("verify --all --output json")} == {"valid"}
+        earlier.run("ingest cities -", stdin=json.dumps(record).encode())
+        earlier.run("pull cities.daily")
+        assert [row["cities"] for row in earlier.run("tail cities.daily --output json")] == [2, 1, 1]
+        assert {one["verdict"] for one in earlier.run("verify --all --output json")} == {"valid"}
     finally:
-        node.down()
+        earlier.down()

@@ -49,9 +49,7 @@ class EmbeddedNode:
 
     def guest(self, home: Path, settings: Mapping[str, str] | None = None) -> "EmbeddedNode":
         """Prepare another node, which saves two JVMs: it uses this one's engine, and its Kafka under a prefix."""
-        engine = self.node.engine
-        assert engine is not None
-        borrowed = {"ODF_ENGINE": engine, "ODF_KAFKA": self.kafka, "ODF_KAFKA_PREFIX": f"{home.name}."}
+        borrowed = {"ODF_ENGINE": self.engine, "ODF_KAFKA": self.kafka, "ODF_KAFKA_PREFIX": f"{home.name}."}
         return EmbeddedNode(home, {**borrowed, **(settings or {})})
 
     def up(self, *services: str) -> None:
@@ -119,6 +117,13 @@ class EmbeddedNode:
     def kafka(self) -> str:
         """Return Kafka's bootstrap server."""
         address = self.node.kafka
+        assert address is not None
+        return address
+
+    @property
+    def engine(self) -> str:
+        """Return the address of the engine."""
+        address = self.node.engine
         assert address is not None
         return address
 

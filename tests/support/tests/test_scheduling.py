@@ -1,7 +1,7 @@
 from odf_testing.scheduling import ENGINE, INTEGRATION, chosen, mostly_waits, needs_shared_node
 
 SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
-OWN = f"{INTEGRATION}test_a_home_of_an_earlier_release.py"
+OWN = f"{INTEGRATION}test_service_loop.py"
 SPARK = f"{ENGINE}tests/test_kinds.py"
 UNIT = "libs/odf_common/tests/chain/test_rules.py"
 WAITING = "libs/odf_common/tests/adapters/test_quiet_partitions.py"
