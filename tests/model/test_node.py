@@ -4,7 +4,7 @@ Processes are simulated in one process (`odf_testing.actors`), over real files a
 runs whole, is killed before its n-th write, or is stopped there while others act. After each step the state is checked
 against what it may be; `settled` completes all operations, and then the state has to be exactly the expected one.
 
-The usual run stops and kills at every second write, `make soak` at every one. `HYPOTHESIS_PROFILE=explore python -m
+The usual run stops and kills at every third write, `make soak` at every one. `HYPOTHESIS_PROFILE=explore python -m
 pytest tests/model` tries many more operations.
 """
 
@@ -110,7 +110,7 @@ RACES: Final[tuple[tuple[str, Operation, Operation], ...]] = (
 @pytest.mark.parametrize(
     ("shape", "operation", "other", "stride"),
     [
-        *((*race, 2) for race in RACES[::2]),  # each takes seconds
+        *((*race, 3) for race in RACES[::2]),  # each takes seconds
         *(pytest.param(*race, 1, marks=pytest.mark.soak) for race in RACES),
     ],
 )
@@ -130,7 +130,7 @@ def test_an_operation_is_stopped_before_its_writes_while_another_runs(
     assert writes > stride
 
 
-@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("operation", [("push", 0, 2), ("read", 8), ("reset", 0, 1)])
 def test_an_operation_is_killed_before_its_writes_and_repeated(operation: Operation, stride: int) -> None:
     for writes in range(first_write(stride, operation), 16, stride):

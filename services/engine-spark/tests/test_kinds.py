@@ -27,6 +27,7 @@ from odf_engine_spark.transform.execute_transform import Transforms
 
 GOLDEN: Final = Path(__file__).with_name("golden.json")
 SEED: Final = 11
+REPEATED: Final = 0.25  # of the requests, since their answers were lost
 
 
 def golden() -> dict[str, Any]:
@@ -58,7 +59,7 @@ def pull_in_parts(derived: Derivative, other: Transforms, source: random.Random)
     """Pull everything in a few requests, some of which another engine has already answered, but the answers were lost."""
     ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in derived.chains]
     for until in zip(*ends, strict=True):
-        if source.random() < 0.5:
+        if source.random() < REPEATED:
             pull_after_a_loss(derived, other, until)
         else:
             derived.pull(*until)

@@ -1,7 +1,7 @@
 """Ingestion is killed at its writes, and continued by a new process: nothing is lost, doubled or damaged.
 
 A write is a change of the file system, a dead letter, or a proposal; before the n-th is after the one before it. The
-killed process may be ingest or the coordinator that commits for it. The usual run kills before every second write, most
+killed process may be ingest or the coordinator that commits for it. The usual run kills before every third write, most
 of which are followed by a flush; `make soak` kills before every one.
 """
 
@@ -292,7 +292,7 @@ def digest_of_folder(folder: Path) -> str:
     return digest.hexdigest()
 
 
-@pytest.fixture(params=[2, pytest.param(1, marks=pytest.mark.soak)], ids=lambda stride: f"stride {stride}")
+@pytest.fixture(params=[3, pytest.param(1, marks=pytest.mark.soak)], ids=lambda stride: f"stride {stride}")
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest) -> World:
     first = first_write(request.param, request.function.__name__)
     return World(Killer(monkeypatch), tmp_path, request.param, first)

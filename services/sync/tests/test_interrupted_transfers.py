@@ -25,7 +25,7 @@ OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice
 HANDSHAKES: Final = 8 * 1024  # requests and answers of another attempt, without objects and blocks
 ATTEMPTS: Final = 4
-USUAL, SOAK = 4, 50  # parts of the stream, each with a cut of its own
+USUAL, SOAK = 2, 50  # parts of the stream, each with a cut of its own
 EARLY_AND_LATE: Final = ((0, 100), (199, 200))  # before the first object, and among the last messages
 PARTS: Final = [
     *EARLY_AND_LATE,

@@ -1,7 +1,7 @@
 """Transfers with either side killed at each step: nothing half-written is visible, and a repetition completes them.
 
 The killed side is a separate process, which gets a SIGKILL; the other one continues, and sees its connections end. The
-usual run kills it before every fifth step, `make soak` before every one.
+usual run kills it before every eighth step, `make soak` before every one.
 """
 
 import os
@@ -297,7 +297,7 @@ def world(process: Killable, minio: MinioServer, tmp_path: Path, monkeypatch: py
     return world
 
 
-@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("stride", [8, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("way", [*PULLS, *PUSHES])
 def test_a_transfer_that_is_killed_at_any_step_is_repeated(world: World, way: str, stride: int) -> None:
     steps = world.require_survived((PULLS | PUSHES)[way], stride)
