@@ -17,6 +17,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.certificates import self_signed
 
 from odf_common.adapters.local import LocalCatalog
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
@@ -41,9 +42,7 @@ class Server:
     """The product's server with three endpoints, on a free port."""
 
     def __init__(self, home: Path, **settings: int | Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = allocate(home, ("sync",))["sync"]
         self.file = home / "file"
         self.held = threading.Event()  # ends /hold
         self.served = 0  # requests of /info and /read

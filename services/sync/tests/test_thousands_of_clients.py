@@ -17,6 +17,7 @@ from typing import Final
 import pytest
 from odf_testing.sync_node import SyncNode
 
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.smart.messages import VERSION, VERSION_HEADER
@@ -95,8 +96,7 @@ def server(tmp_path: Path, files: None) -> Iterator[Server]:
     node.add_cities()
     dataset = node.coordinator.find("cities").id
     node.blobs.put(dataset, ObjectKind.DATA, physical_hash_of(OBJECT), OBJECT)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = allocate(tmp_path, ("sync",))["sync"]
     process = subprocess.Popen([sys.executable, "-c", SERVE, str(tmp_path), f"127.0.0.1:{port}"])
     server = Server(port=port, pid=process.pid)
     try:

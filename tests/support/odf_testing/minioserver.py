@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_testing.frozen_process import freeze
 
 PROGRAMS = Path(sys.prefix) / "share" / "odf" / "minio"  # where `make testsetup` builds it
@@ -138,8 +138,7 @@ class MinioServer:
 @contextmanager
 def serving_s3(folder: Path) -> Iterator[MinioServer]:
     """Run a server inside the block."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = allocate(folder, ("server",))["server"]
     server = MinioServer(folder=folder, port=port)
     server.start()
     try:

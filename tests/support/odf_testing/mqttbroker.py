@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from paho.mqtt import publish
 
+from odf_common.embedded.parts.tcp_ports import allocate
+
 PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 START_SECONDS = 10
 LOOK_SECONDS = 0.01
@@ -76,8 +78,7 @@ def require_mosquitto() -> None:
 def serving_mqtt(folder: Path, *settings: str) -> Iterator[MqttBroker]:
     """Run a broker inside the block; skips the test where Mosquitto is not installed."""
     require_mosquitto()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = allocate(folder, ("server",))["server"]
     broker = MqttBroker(folder=folder, port=port, settings=settings)
     broker.start()
     try:
