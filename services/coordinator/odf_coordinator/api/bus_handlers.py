@@ -1,4 +1,4 @@
-"""Handlers of bus messages: each command gets one reply, notifications wake transforms."""
+"""Handlers of bus messages: each command gets one reply, commits by other instances wake transforms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

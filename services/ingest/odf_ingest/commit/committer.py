@@ -1,7 +1,7 @@
 """Commits a batch: draft, propose, and retry if another commit came first.
 
-Only the chain decides whether a batch is committed: by the position, or the receipt, in its source state. That makes
-ingestion exactly-once.
+Only the chain decides whether a batch is committed: by the position, or the receipt, in its source state, which
+`Batch.check` reads. That makes ingestion exactly-once.
 """
 
 from collections.abc import Callable, Sequence

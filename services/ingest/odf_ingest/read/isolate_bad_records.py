@@ -1,4 +1,7 @@
-"""Separates good messages from bad ones if some cannot be read, or finds the first bad one; good ones stay in order."""
+"""Separates good messages from bad ones if some cannot be read, or finds the first bad one; good ones stay in order.
+
+`commit/rejects.py` decides what becomes of the bad ones.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

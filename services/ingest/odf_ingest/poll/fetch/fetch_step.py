@@ -1,4 +1,7 @@
-"""The interface of a fetch step: one function, a variant per module (spec: FetchStep)."""
+"""The interface of a fetch step: one function, a variant per module (spec: FetchStep).
+
+`poll/poller.py` calls it, and commits what it yields.
+"""
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
