@@ -1,4 +1,4 @@
-"""Which examples hypothesis tries, which process gets which file, where temporary files are, and more."""
+"""Which examples hypothesis tries, which process gets which file, where files are, collection and tracebacks."""
 
 import structlog
 from odf_testing.collection import pytest_collection

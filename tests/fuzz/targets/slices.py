@@ -1,5 +1,6 @@
 """Data slices: untrusted Parquet files, above all their footers."""
 
+import os
 import struct
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -11,7 +12,8 @@ from odf_common.data.slices import hash_slice, read_slice, slice_schema
 from odf_common.errors import OdfError
 
 # Held for the life of the process: opening a file is expensive, writing it again is not.
-_FILE = NamedTemporaryFile()  # noqa: SIM115
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_FILE = NamedTemporaryFile(dir=os.environ.get("TMPDIR") or _MEMORY)  # noqa: SIM115
 MAGIC = b"PAR1"
 
 

@@ -6,8 +6,8 @@ import random
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -92,6 +92,17 @@ def killed_while_busy(node: EmbeddedNode, part: str, work: Work, *, with_jvm: bo
                     os.kill(pid, signal.SIGCONT)
         time.sleep(_LOOK_SECONDS)
     raise AssertionError(f"{part} had nothing to do")
+
+
+@contextmanager
+def paused(node: EmbeddedNode, part: str) -> Iterator[None]:
+    """Pause a part; afterwards it goes on, unless it was killed."""
+    pid = node.kill(part, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def done(node: EmbeddedNode, command: str) -> list[Row]:

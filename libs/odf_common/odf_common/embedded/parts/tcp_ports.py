@@ -52,7 +52,7 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
     """
     remembered = _remembered(home)
     chosen: dict[str, int] = {}
-    claims = Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
+    claims = claims_folder()
     with ExitStack() as stack:
         with suppress(OdfError):  # such as for a folder of someone else: then a collision is only unlikely
             stack.enter_context(locked(claims / "lock"))
@@ -69,6 +69,11 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
                 (claims / str(port)).touch()
     (home / FILE).write_text(json.dumps({**remembered, **chosen}, indent=2) + "\n")
     return chosen
+
+
+def claims_folder() -> Path:
+    """Return where nodes of this user note the ports that they were given."""
+    return Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
 
 
 def is_free(port: int) -> bool:
