@@ -19,10 +19,9 @@ def test_it_is_listed_and_verified_and_continues(node: EmbeddedNode, tmp_path: P
     with tarfile.open(HOME) as archive:
         archive.extractall(tmp_path, filter="data")
     earlier = EmbeddedNode(tmp_path / "home", {"ODF_ENGINE": node.engine})  # it keeps nothing in a home
-    earlier.up(
-        "--new-ports", "coordinator", "ingest", "verifier"
-    )  # the ports of that time may be in use here
     try:
+        # The ports of that time may be in use here.
+        earlier.up("--new-ports", "coordinator", "ingest", "verifier", "sync")
         listed = {one["alias"]: one["records"] for one in earlier.run("list --output json")}
         assert listed == {"cities": 4, "cities.daily": 2}
         verified = {

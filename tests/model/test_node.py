@@ -117,7 +117,7 @@ RACES: Final[tuple[tuple[str, Operation, Operation], ...]] = (
 def test_an_operation_is_stopped_before_its_writes_while_another_runs(
     shape: str, operation: Operation, other: Operation, stride: int
 ) -> None:
-    is_stopped, writes = True, first_write(stride, shape, operation, other)
+    is_stopped, stops, writes = True, 0, first_write(stride, shape, operation, other)
     while is_stopped:
         with begun(shape) as node:
             node.perform(operation, Fate("pause", writes))
@@ -126,8 +126,8 @@ def test_an_operation_is_stopped_before_its_writes_while_another_runs(
             if is_stopped:
                 node.finish_paused()
             node.push_again(RUN)
-        writes += stride
-    assert writes > stride
+        writes, stops = writes + stride, stops + is_stopped
+    assert stops
 
 
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.soak)])

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import http.client
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from structlog.testing import capture_logs
 from odf_common.codec.envelopes import encode, envelope
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
@@ -111,8 +111,7 @@ def test_they_listen_beyond_loopback_only_if_configured(tmp_path: Path, address:
 
 
 def test_the_process_does_not_start_with_an_open_address(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = allocate(tmp_path, ("views",))["views"]
     environment = {
         "ODF_HOME": str(tmp_path),
         "ODF_KAFKA": "127.0.0.1:1",
@@ -184,10 +183,9 @@ def test_they_follow_notifications_and_a_bad_one_hides_no_other(tmp_path: Path) 
     assert [line["event"] for line in logs][:2] == ["cannot read notification", "cannot show notification"]
 
 
-def test_they_wait_for_a_broker_that_starts_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_they_wait_for_a_broker_that_starts_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_awaited() -> bool:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = int(free.getsockname()[1])
+        port = allocate(tmp_path, ("kafka",))["kafka"]
         accepted = asyncio.Event()
         servers: list[asyncio.Server] = []
 

@@ -27,7 +27,6 @@ from odf_engine_spark.transform.execute_transform import Transforms
 
 GOLDEN: Final = Path(__file__).with_name("golden.json")
 SEED: Final = 11
-REPEATED: Final = 0.25  # of the requests, since their answers were lost
 
 
 def golden() -> dict[str, Any]:
@@ -56,10 +55,11 @@ def chain(name: str, blocks: Sequence[Block], folder: Path) -> Chain:
 
 
 def pull_in_parts(derived: Derivative, other: Transforms, source: random.Random) -> None:
-    """Pull everything in a few requests, some of which another engine has already answered, but the answers were lost."""
+    """Pull everything in a few requests, one of which another engine has already answered, but the answer was lost."""
     ends = [[*sorted(source.choices(range(7), k=3)), 7] for _ in derived.chains]
-    for until in zip(*ends, strict=True):
-        if source.random() < REPEATED:
+    lost = source.randrange(len(ends[0]))
+    for number, until in enumerate(zip(*ends, strict=True)):
+        if number == lost:
             pull_after_a_loss(derived, other, until)
         else:
             derived.pull(*until)
