@@ -1,4 +1,4 @@
-"""Temporary files of tests are in memory: on a disk, a sixth of a run's processor time went into writing and syncing them."""
+"""Temporary files of tests are in memory, since many tests write, sync and remove small files and wait for the disk."""
 
 import fcntl
 import os
