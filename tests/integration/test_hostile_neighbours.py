@@ -14,6 +14,7 @@ import redis
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from odf_testing.embedded import EmbeddedNode
+from odf_testing.kills import paused
 from odf_testing.manifests import Manifest, derivative, root
 from tests.integration.hostile_commands import (
     COMMANDS,
@@ -112,15 +113,12 @@ def records_expired(street: Street) -> Generator[str | None, None, None]:
     street.await_committed(name, 5)
     street.node.run("status")
     topic = street.story.topic(name)
-    os.kill(street.node.pid("ingest") or 0, signal.SIGSTOP)
-    try:
+    with paused(street.node, "ingest"):
         time.sleep(FETCH_SECONDS)  # a fetch that the broker holds would return the published messages
         street.publish(name, rows(5, 5))
         admin = AdminClient({"bootstrap.servers": street.node.kafka})
         for answer in admin.delete_records([TopicPartition(topic, 0, 8)]).values():
             answer.result(30)
-    finally:
-        os.kill(street.node.pid("ingest") or 0, signal.SIGCONT)
     yield name
     street.node.run(f"source resume {name} --from earliest")
     street.await_committed(name, 7)

@@ -87,9 +87,7 @@ def test_parts_killed_one_after_the_other_and_then_all_at_once_change_nothing(
                 (first, *_) = victims[number + 1]
                 # Looked at while messages are sent: their commit may be over when all have been.
                 killing = None if first == "kafka" else pool.submit(kill_at_work, story, first)
-                if (
-                    first == "kafka"
-                ):  # its log does not show its work: ingest has this round to read at the kill
+                if first == "kafka":  # whose log does not show its work: ingest leaves it some
                     reading.enter_context(paused(story.node, "ingest"))
     assert kills == len(parts) + len(PARTS)
     await_restarts(story, killed)

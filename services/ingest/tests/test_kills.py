@@ -251,12 +251,12 @@ class World:
         """
         home = self.begun(*events, before=before)
         expected: list[Row] | None = None
-        is_done, left = False, set[str]()
+        is_done, kills, left = False, 0, set[str]()
         while not is_done:
             copy = self.folder / f"killed-at-{self.tries}"
             shutil.copytree(home, copy)
             is_done = self._is_survived(copy, act)
-            killed_at, self.tries = self.tries, self.tries + self.stride
+            killed_at, self.tries, kills = self.tries, self.tries + self.stride, kills + (not is_done)
             if (state := digest_of_folder(copy)) in left:
                 shutil.rmtree(copy)
                 continue
@@ -270,6 +270,7 @@ class World:
                 expected = whole
             assert whole == expected, f"killed before write {killed_at}"
             shutil.rmtree(copy)
+        assert kills
         assert expected is not None
         return expected
 
