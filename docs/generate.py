@@ -1,4 +1,4 @@
-"""Write docs/reference/{cli,settings,metrics,errors,measurements}.md from code and results: `make docs`.
+"""Write docs/reference/{cli,settings,metrics,errors,functions,measurements}.md from code and results: `make docs`.
 
 Commands and settings are imported. Metrics and error classes are read from the source: importing every service would
 start Spark's and Faust's modules. A test holds that the files are current.
@@ -18,6 +18,13 @@ import click
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.main import odf
 from odf_common.service.settings import described
+from odf_engine_spark.spark.listed_functions import (
+    AD_HOC_ONLY,
+    IN_TRANSFORMS,
+    OPTIONS,
+    REFUSED,
+    classes_by_function,
+)
 
 ROOT: Final = Path(__file__).parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -59,6 +66,15 @@ The largest peak of each part of a node in the cases below: resident memory of i
 of its peak for its later work, so a case's number may come from an earlier case. [Sizing](../operations.md#sizing) says
 on what they depend.
 """
+FUNCTIONS_INTRO: Final = """\
+What SQL may call in `transform`, `preprocess` and `odf sql`. A function that is in no table does not exist for the
+engine, so one of a new release of Spark stays closed until someone has read what it does. Spark's documentation says
+what each computes.
+"""
+OPTIONS_INTRO: Final = """\
+Functions of JSON, CSV and XML take options in a last argument `map('name', 'value')`; names and values are strings, not
+computed.
+"""
 ERRORS_INTRO: Final = """\
 An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do.
 A `Signal` never leaves its process, but may be the reason why a source waits.
@@ -73,6 +89,7 @@ def pages() -> dict[str, str]:
         "settings.md": _settings(),
         "metrics.md": _metrics(trees),
         "errors.md": _errors(trees),
+        "functions.md": _functions(),
         "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))["cases"]),
     }
 
@@ -223,6 +240,38 @@ def _ancestors(name: str, classes: Mapping[str, ErrorClass]) -> set[str]:
             waiting += classes[name].bases
         ancestors.add(name)
     return ancestors
+
+
+# --- functions ----------------------------------------------------------------------------------------------------
+
+
+def _functions() -> str:
+    restricted = ("functions", "why", "instead")
+    rows = [(topic, _names(text)) for topic, text in IN_TRANSFORMS.items()]
+    options = [
+        (f"`{name}`", ", ".join(f"`{option}`" for option in sorted(names))) for name, names in OPTIONS.items()
+    ]
+    return "\n".join(
+        [
+            NOTICE,
+            "# Functions of SQL\n",
+            FUNCTIONS_INTRO,
+            "## In all queries\n",
+            _table(("topic", "functions"), rows),
+            "## In `preprocess` and `odf sql` only\n",
+            "The result of a transform has to be the same whenever it is computed again.\n",
+            _table(restricted, [(_names(it.functions), it.why, it.instead) for it in AD_HOC_ONLY]),
+            "## Refused\n",
+            _table(restricted, [(_names(it.functions), it.why, it.instead) for it in REFUSED]),
+            "## Options\n",
+            OPTIONS_INTRO,
+            _table(("function", "options"), options),
+        ]
+    )
+
+
+def _names(functions: str) -> str:
+    return " ".join(f"`{name}`" for name in classes_by_function(functions))
 
 
 # --- measurements -------------------------------------------------------------------------------------------------

@@ -48,10 +48,7 @@ OWN_CONSTANTS = {
 }
 MAX_MODULE_LINES = 500
 MAX_BODY_LINES = 40
-MAX_ROOM_MODULES = 13
 MAX_PAGE_LINES = {"README.md": 90, "ARCHITECTURE.md": 100}
-# A module per command.
-LARGE_ROOMS = {"libs/odf_common/odf_common/cli/commands"}
 
 
 @cache
@@ -285,15 +282,6 @@ def test_a_misnamed_fact_would_be_found() -> None:
 def test_modules_are_short() -> None:
     lines = {str(file.relative_to(ROOT)): len(file.read_text("utf-8").splitlines()) for file in MODULES}
     assert {name: count for name, count in lines.items() if count > MAX_MODULE_LINES} == {}
-
-
-def test_rooms_are_small() -> None:
-    rooms = Counter(
-        str(file.parent.relative_to(ROOT))
-        for file in MODULES
-        if file.name != "__init__.py" and not {"proto", "tests", "odf_testing"} & set(file.parts)
-    )
-    assert {room for room, count in rooms.items() if count > MAX_ROOM_MODULES} == LARGE_ROOMS
 
 
 @pytest.mark.parametrize("page", MAX_PAGE_LINES)

@@ -121,7 +121,7 @@ REFUSED = {
     f"SELECT {T}, CAST(chr(110) || chr(111) || chr(119) AS DATE) AS x FROM flights": "current time",
     f"SELECT {T}, to_date(CAST(X'6E6F77' AS STRING)) AS x FROM flights": "current time",
     " ".join(["SELECT * FROM ("] * 400) + f"SELECT {T} FROM flights" + ")" * 400: "nested too deeply",
-    f"SELECT {T} FROM flights WHERE origin COLLATE UTF8_LCASE = 'a'": "COLLATE",
+    f"SELECT {T} FROM flights WHERE origin COLLATE UTF8_LCASE = 'a'": "compare lower(",
     "SELECT window.start AS event_time, kll_sketch_agg_bigint(flight) AS x FROM flights GROUP BY window(time_hour, '1 hour')": "same",
     "SELECT session_window.end AS event_time FROM flights GROUP BY session_window(system_time, '5 minutes')": "event time",
     f"SELECT w.{T}, w.temp FROM weather FOR SYSTEM_TIME AS OF w.time_hour AS w": "right side of a JOIN",

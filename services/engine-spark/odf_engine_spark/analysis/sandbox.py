@@ -1,68 +1,54 @@
 """What SQL may do: read the given tables, and compute (layer 1 of the sandbox).
 
 Plans are checked twice: after parsing, before Spark analyses them, so that no command runs; and after analysis, when
-every name has become a class. Only listed plan nodes pass; expressions are Spark's own, except those that access the
-environment, call code, or are not deterministic.
+every name has become a class. Only listed plan nodes and expressions pass. Functions that are not listed do not exist
+for Spark either (`spark.function_registry`), however a query writes their names.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.dialect import check_moment
+from odf_engine_spark.spark.listed_functions import (
+    AD_HOC_CLASSES,
+    ALLOWED_CLASSES,
+    OPTIONS,
+    REFUSED_CLASSES,
+    REFUSED_FUNCTIONS,
+    Restriction,
+    names_in,
+)
 from odf_engine_spark.spark.tree import Tree
-
-
-def _names_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
 
 _PLAN_PACKAGES: Final = (
     "org.apache.spark.sql.catalyst.plans.logical.",
     "org.apache.spark.sql.catalyst.analysis.",
 )
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-_WRITTEN: Final = _names_in(
+_WRITTEN: Final = names_in(
     "Project Filter Aggregate Union Join SubqueryAlias UnresolvedRelation UnresolvedWith "
     "UnresolvedHaving Generate UnresolvedSubqueryColumnAliases OneRowRelation UnresolvedInlineTable "
     "ResolvedInlineTable PipeOperator Sort GlobalLimit LocalLimit Offset Distinct WithWindowDefinition "
     "Except Intersect LateralJoin Unpivot Pivot UnresolvedTableValuedFunction UnresolvedTVFAliases "
     "UnresolvedHint Sample LimitAll LocalRelation"
 )
-_ROWS_AND_WINDOWS: Final = _names_in(
+_ROWS_AND_WINDOWS: Final = names_in(
     "Project Filter Aggregate Union Join SubqueryAlias View LocalRelation Generate PipeOperator Expand Window Distinct"
 )
-_ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | _names_in(
+_ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | names_in(
     "LogicalRelation OneRowRelation Sort GlobalLimit LocalLimit LimitAll Offset Distinct Deduplicate Window Expand "
     "Except Intersect LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef "
     "Unpivot LogicalRDD"
 )
-_SUBQUERIES: Final = _names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
-_CALLS_CODE: Final = _names_in(
-    "CallMethodViaReflection TryReflect ReflectExpression PythonUDF PythonUDAF PythonUDTF ScalaUDF "
-    "ScalaUDAF ScalaAggregator SQLScalarFunction HiveGenericUDF HiveSimpleUDF UserDefinedPythonFunction "
-    "AvroDataToCatalyst ApplyFunctionExpression"
-)
-_LOOKS_OUTSIDE: Final = _names_in(
-    "InputFileName InputFileBlockStart InputFileBlockLength CurrentDatabase CurrentCatalog "
-    "CurrentSchema CurrentUser CurrentPath SparkVersion VariableReference GetVariable CurrentTimeZone "
-    "SparkPartitionID"
-)
-_CHANGES: Final = {  # not deterministic, and the advice
-    "CurrentTimestamp CurrentDate CurrentTime Now LocalTimestamp CurrentBatchTimestamp UnixTimestampNow": (
-        "use the event time, or another time that the records have"
-    ),
-    "Rand Randn RandStr Uniform Uuid Shuffle MonotonicallyIncreasingID AesEncrypt": (
-        "use a function of the records, such as xxhash64(…)"
-    ),
-    "First Last AnyValue": "use min_by(…, <event time>) or max_by(…, <event time>)",
-    "CollectList CollectSet ListAgg": "use count, min or max, or keep the rows as they are",
-    "KllSketchAggBigint KllSketchAggFloat KllSketchAggDouble KllMergeAggBigint KllMergeAggFloat KllMergeAggDouble": (
-        "use percentile(…, 0.5)"
-    ),
+_SUBQUERIES: Final = names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
+_CALLS: Final = {  # by kind of node, the field with the function's name
+    "UnresolvedFunction": "nameParts",
+    "UnresolvedTableValuedFunction": "name",
+    "UnresolvedGenerator": "name",
 }
 _TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
-_PARSED: Final = _names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
+_PARSED: Final = names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
 _LIMIT: Final = "LIMIT (use row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
 _SAID: Final = {
     "Aggregate": "aggregates",
@@ -93,11 +79,49 @@ SUPPORTED: Final = (
 
 
 def check_written(tree: Tree) -> None:
-    """Raise `InvalidQuery` unless a parsed plan is a query: no commands, scripts or shell calls."""
+    """Raise `InvalidQuery` unless a parsed plan is a query: no commands, scripts, shell calls or refused functions."""
     for node in _plan_nodes(tree):
         if node.kind not in _WRITTEN:
             words = _SAID.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
             raise InvalidQuery(text=f"only SELECT queries are allowed, not {words}")
+    for node in tree.walk():
+        if node.kind in _CALLS:
+            _check_call(_function_name(node.fields[_CALLS[node.kind]]), node)
+
+
+def _check_call(function: str, call: Tree) -> None:
+    """Refuse functions that are refused everywhere, and options that are not listed."""
+    if restriction := REFUSED_FUNCTIONS.get(function):
+        raise InvalidQuery(text=f"{function}: {restriction}")
+    if (listed := OPTIONS.get(function)) is None:
+        return
+    names = {name.lower() for name in listed}
+    for option in _option_names(call):
+        if option is None:
+            raise InvalidQuery(text=f"{function}: write its options as map('name', 'value')")
+        if option.lower() not in names:
+            raise InvalidQuery(text=f"{function}: option {option} is not one of {', '.join(sorted(listed))}")
+
+
+def _function_name(name: object) -> str:
+    """Return a function's name without its schema; it is a list of parts as text, or an identifier."""
+    text = name["funcName"] if isinstance(name, dict) else name
+    return str(text).removeprefix("[").removesuffix("]").rpartition(", ")[2].lower()
+
+
+def _option_names(call: Tree) -> Iterable[str | None]:
+    """Yield the names of the options in a call's last argument; None for one that is not written as a string."""
+    arguments = _arguments(call)
+    last = arguments[-1] if len(arguments) > 1 else call  # the first one is what is converted
+    if last.kind == "NamedArgumentExpression":
+        last = last.children[0]
+    if last.kind == "UnresolvedFunction" and _function_name(last.fields["nameParts"]) == "map":
+        for name in _arguments(last)[::2]:
+            yield str(name.fields["value"]) if name.kind == "Literal" else None
+
+
+def _arguments(call: Tree) -> tuple[Tree, ...]:
+    return call.children or call.part("arguments")
 
 
 def check_transform(tree: Tree) -> None:
@@ -107,16 +131,11 @@ def check_transform(tree: Tree) -> None:
             raise InvalidQuery(
                 text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a transform: {SUPPORTED}"
             )
-    _check_expressions(
-        tree, refused=_SUBQUERIES, why="sub-queries cannot be used in a transform: join instead"
-    )
-    for kinds, advice in _CHANGES.items():
-        _check_expressions(
-            tree, refused=_names_in(kinds), why=f"would not give the same result again: {advice}"
-        )
+    if any(node.kind in _SUBQUERIES for node in tree.walk()):
+        raise InvalidQuery(text="sub-queries cannot be used in a transform: join instead")
+    _check_expressions(tree, {**REFUSED_CLASSES, **AD_HOC_CLASSES})
     _check_fixed(tree)
     _check_plain(tree)
-    _check_safe(tree)
 
 
 def _check_fixed(tree: Tree) -> None:
@@ -144,7 +163,7 @@ def check_query(tree: Tree) -> None:
     for node in _plan_nodes(tree):
         if node.kind not in _ANYTHING_READ_ONLY:
             raise InvalidQuery(text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a query")
-    _check_safe(tree)
+    _check_expressions(tree, REFUSED_CLASSES)
 
 
 def tables(tree: Tree) -> tuple[str, ...]:
@@ -184,15 +203,14 @@ def _is_plan(node: Tree) -> bool:
     return not node.name.startswith(_PLAN_PACKAGES[1]) or "Relation" in node.kind or "Table" in node.kind
 
 
-def _check_safe(tree: Tree) -> None:
-    _check_expressions(tree, refused=_CALLS_CODE, why="calls code outside the query")
-    _check_expressions(tree, refused=_LOOKS_OUTSIDE, why="depends on more than the records")
-
-
-def _check_expressions(tree: Tree, *, refused: frozenset[str], why: str) -> None:
+def _check_expressions(tree: Tree, refused: Mapping[str, tuple[str, Restriction]]) -> None:
+    """Refuse expressions of refused classes, and those of classes that are not listed."""
     for node in tree.walk():
         if node.kind in refused:
-            raise InvalidQuery(text=f"{_spoken(node)}: {why}")
+            function, restriction = refused[node.kind]
+            raise InvalidQuery(text=f"{function or _spoken(node)}: {restriction}")
+        if not _is_plan(node) and not (node.name.startswith(_EXPRESSIONS) and node.kind in ALLOWED_CLASSES):
+            raise InvalidQuery(text=f"{_spoken(node)}: is not one of the functions that SQL may call here")
 
 
 def _spoken(node: Tree) -> str:

@@ -6,7 +6,8 @@ from typing import Final
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidQuery, nearest
+from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS, REFUSED_FUNCTIONS
 
 # What a call into the JVM may raise, and what its plans may be nested too deeply for.
 FAULTS: Final = (PySparkException, Py4JJavaError, RecursionError)
@@ -40,6 +41,9 @@ def query_fault(error: Exception) -> InvalidQuery:
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
             text = f"{no_table(name)}; {text.rpartition(';')[2].strip()}"
+        elif error.getCondition() == "UNRESOLVED_ROUTINE":
+            name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
+            text = f"{_no_function(name.rpartition('.')[2].lower())}; {text.rpartition(';')[2].strip()}"
     lines = [line for line in _ADVICE.sub("", text).splitlines() if not line.startswith("Search path:")]
     return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:MAX_MESSAGE_CHARACTERS])
 
@@ -47,6 +51,13 @@ def query_fault(error: Exception) -> InvalidQuery:
 def no_table(name: str) -> str:
     """Return the message for a table that a query cannot read."""
     return f"table {name} does not exist among the inputs and the earlier steps"
+
+
+def _no_function(name: str) -> str:
+    if restriction := REFUSED_FUNCTIONS.get(name):
+        return f"{name}: {restriction}"
+    similar = nearest(name, sorted(ALLOWED_FUNCTIONS))
+    return f"there is no function {name}" + (f": did you mean {similar}?" if similar else "")
 
 
 def _overflowed(error: Exception) -> bool:

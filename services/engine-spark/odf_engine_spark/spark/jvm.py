@@ -100,6 +100,8 @@ class Spark:
 
     def parse(self, sql: str) -> Java:
         """Return the parsed, unresolved plan; raises Spark's `ParseException`."""
+        # The parser takes its settings, such as those on variables in the text, from the thread's active session.
+        self.singleton("org.apache.spark.sql.classic.SparkSession").setActiveSession(self.java)
         return self.java.sessionState().sqlParser().parsePlan(sql)
 
     def asks_present(self, plan: Java) -> bool:

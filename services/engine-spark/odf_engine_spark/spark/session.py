@@ -14,12 +14,24 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from odf_engine_spark.spark.function_registry import remove_unlisted
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.launching import bound_to_us
+from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS
 
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
     "-Djava.net.preferIPv4Stack=true -Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
+)
+# What the sandbox of SQL lets through by mistake finds an XML parser that reads nothing else, and no way to a network:
+# connections of `java.net` go through a proxy that does not exist. Spark's own are of another kind.
+_CLOSED_JAVA: Final = (
+    "-Djavax.xml.accessExternalDTD= -Djavax.xml.accessExternalSchema= -Djavax.xml.accessExternalStylesheet= "
+    "-Djdk.xml.enableExtensionFunctions=false -Djdk.xml.entityExpansionLimit=1000 "
+    "-Djdk.xml.totalEntitySizeLimit=1000000 -Djdk.xml.maxElementDepth=1000 "
+    "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9 -Dhttp.nonProxyHosts= "
+    "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9 -Dftp.nonProxyHosts= "
+    "-DsocksProxyHost=127.0.0.1 -DsocksProxyPort=9 -DsocksNonProxyHosts="
 )
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -61,6 +73,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.reflect.allowList": "(?!)",
     "spark.sql.legacy.createHiveTableByDefault": "false",
     "spark.sql.scripting.enabled": "false",
+    "spark.sql.variable.substitute": "false",  # the text of a query stays as it is: no ${env:HOME}
+    "spark.sql.defaultUrlStreamHandlerFactory.enabled": "false",  # no URLs but those of Java
     "spark.sql.crossJoin.enabled": "true",
 }
 _WARM_UP: Final = (
@@ -85,7 +99,7 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
-    options = f'{_JAVA_OPTIONS} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
+    options = f'{_JAVA_OPTIONS} {_CLOSED_JAVA} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     if archive_to is not None:
         options += f" -XX:ArchiveClassesAtExit={archive_to}"
     elif ARCHIVE.is_file():
@@ -93,6 +107,7 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     builder = builder.config(_OPTIONS, options)
     with bound_to_us():
         spark = Spark(builder.getOrCreate())
+    remove_unlisted(spark, ALLOWED_FUNCTIONS)
     _warm(spark)
     return spark
 
