@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from odf_common.cli.exit_codes import ExitCode, importing, keeping_interrupts
-from odf_common.cli.output import remark
+from odf_common.cli.output import print_misuse, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import OdfError, VerificationFailed, explained
 
@@ -117,10 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show()
+        print_misuse(error)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):  # click's own: the end of the input at a question
-        click.echo("aborted", err=True)
+        remark("aborted")
         return ExitCode.ABORTED
     except OdfError as error:
         remark(explained(error))

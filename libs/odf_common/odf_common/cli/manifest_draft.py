@@ -1,5 +1,6 @@
 """The manifest of a root dataset for data of which there is a sample."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 import yaml
 
+from odf_common.codec.visible_text import is_visible, visible
 from odf_common.data.ddl import schema_to_ddl
 from odf_common.metadata.events import DatasetVocabulary
 
@@ -111,4 +113,6 @@ def _remarks(event_time: str | None, vocabulary: Mapping[str, str]) -> Iterator[
 
 def _scalar(text: str) -> str:
     """Return a string as YAML on one line."""
+    if not is_visible(text):
+        return visible(json.dumps(text, ensure_ascii=False))
     return yaml.safe_dump([text], width=1_000_000, allow_unicode=True).removeprefix("- ").rstrip("\n")

@@ -1,8 +1,12 @@
 """Printing: results on stdout as table, JSON or YAML; progress, remarks and prompts on stderr.
 
+The only module that prints: characters that act on a terminal or that nobody sees are escaped (`codec.visible_text`),
+whatever they come from. JSON and YAML have the same values as without the escapes.
+
 Tables fit the terminal (`layout`); a pipe gets them in full width. Colours only on a terminal, never with NO_COLOR.
 """
 
+import io
 import json
 import math
 import os
@@ -15,10 +19,12 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from odf_common.codec.visible_text import visible, visible_json, visible_line
 from odf_common.data.json_values import plain
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn, Task
 
     from odf_common.cli.table_layout import Layout
 
@@ -32,10 +38,6 @@ COLOURS: Final = {
     ),
     **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
 }  # anything else is yellow
-_UNSAFE: Final = re.compile(
-    r"[\x7f-\x9f\u2028\u2029]"
-)  # JSON may contain them raw, but terminals interpret some
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all but tabs and ends of lines
 _WIDE_KEY: Final = "odf_common.wide"
 _HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
 
@@ -98,7 +100,7 @@ def print_object(value: Mapping[str, object], output: str) -> None:
 def confirm(question: str) -> None:
     """Raise `Declined` unless the user confirms, and `UsageError` if there is no terminal to ask on."""
     try:
-        is_agreed = click.confirm(question, err=True)
+        is_agreed = click.confirm(visible(question), err=True)
     except click.Abort as error:
         if not isinstance(error.__context__, EOFError):
             raise  # Ctrl-C
@@ -114,6 +116,13 @@ class Declined(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         """Say that nothing was changed."""
         click.echo(self.format_message(), file=file, err=file is None)
+
+
+def print_misuse(error: click.ClickException) -> None:
+    """Print what click says of a command line."""
+    text = io.StringIO()
+    error.show(text)
+    echo(text.getvalue(), err=True, is_line=False)
 
 
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
@@ -137,21 +146,40 @@ def of_dataset(name: str, error: str) -> str:
     return error if is_named else f"{name}: {error}"
 
 
+def echo(text: str, *, err: bool = False, is_line: bool = True) -> None:
+    """Print text, and the end of the line unless the text has it."""
+    click.echo(visible(text), err=err, nl=is_line)
+
+
+def heading(text: str, colour: str, rest: str) -> None:
+    """Print an empty line, and a line that begins with text in a colour."""
+    click.echo(f"\n{in_colour(visible(text), colour)}{visible(rest)}")
+
+
 def remark(text: str) -> None:
-    """Print something that is not the result, on stderr; control characters, which may come from data, are escaped."""
-    click.echo(_CONTROL.sub(lambda match: repr(match[0])[1:-1], text), err=True)
+    """Print something that is not the result, on stderr."""
+    echo(text, err=True)
+
+
+def print_bytes(content: bytes) -> None:
+    """Print bytes as they are, and an end of line; on a terminal as text."""
+    if sys.stdout.isatty():
+        echo(content.decode(errors="backslashreplace"))
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content + b"\n")
+    sys.stdout.buffer.flush()
 
 
 @contextmanager
-def progress() -> Iterator["Progress"]:
+def progress(console: "Console | None" = None) -> Iterator["Progress"]:
     """Show progress bars on stderr while the block runs; nothing if it is not a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Column
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = console or Console(stderr=True)
     with Progress(
-        TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+        _description(),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -162,14 +190,26 @@ def progress() -> Iterator["Progress"]:
         yield bars
 
 
+def _description() -> "ProgressColumn":
+    """Return the column of a progress bar that says what it is of."""
+    from rich.progress import ProgressColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Description(ProgressColumn):
+        def render(self, task: "Task") -> Text:
+            return Text(visible_line(task.description))
+
+    return Description(table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+
+
 def _print_plain(value: object, output: str) -> None:
     if output == "json":
-        text = json.dumps(value, indent=2, ensure_ascii=False)
-        click.echo(_UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+        click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
         return
-    import yaml
+    from odf_common.codec.yaml_syntax import write
 
-    click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+    click.echo(write(value), nl=False)
 
 
 def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str]) -> None:

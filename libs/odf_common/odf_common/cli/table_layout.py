@@ -11,6 +11,8 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
+from odf_common.codec.visible_text import visible_line
+
 GAP: Final = "  "
 LEGIBLE_CHARACTERS: Final = 20  # that keep truncated text legible
 MIN_CHARACTERS: Final = 12  # text is never truncated below these
@@ -18,7 +20,6 @@ MAX_SPLIT_CELL_CHARACTERS: Final = 40  # of text when the columns are split into
 ELLIPSIS: Final = "…"
 INDENT: Final = "  "
 _TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Style = Callable[[str], str]  # adds something of no width, such as a colour
 
@@ -67,8 +68,8 @@ class Layout:
 
 
 def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = str) -> Column:
-    """Return a column as wide as its widest cell; control characters are escaped."""
-    name, cells = printable(name), tuple(printable(cell) for cell in cells)
+    """Return a column as wide as its widest cell; hidden characters are escaped."""
+    name, cells = visible_line(name), tuple(visible_line(cell) for cell in cells)
     width = max(map(cell_len, (name, *cells)))
     return Column(name=name, cells=cells, is_numeric=is_numeric, width=width, style=style)
 
@@ -107,14 +108,14 @@ def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
 
     A word longer than a line stays whole, so that it can be copied.
     """
-    names = max((cell_len(printable(name)) for name in pairs), default=0)
+    names = max((cell_len(visible_line(name)) for name in pairs), default=0)
     if width is not None:
         names = min(names, width // 2)
     lines: list[str] = []
     for name, value in pairs.items():
-        shown = printable(name)
+        shown = visible_line(name)
         label = set_cell_size(shown if cell_len(shown) <= names else cut(shown, names), names) + GAP
-        words = [printable(line) for line in value.split("\n")]
+        words = [visible_line(line) for line in value.split("\n")]
         room = None if width is None else width - cell_len(label)
         longest = max((cell_len(word) for line in words for word in line.split()), default=0)
         if room is not None and longest > room and width is not None:
@@ -131,7 +132,7 @@ def paragraph(text: str, width: int | None) -> tuple[str, ...]:
     """Return lines of at most `width` characters, each with the indent of the first."""
     indent = " " * (len(text) - len(text.lstrip(" ")))
     room = None if width is None else width - len(indent)
-    lines = [printable(line) for line in text[len(indent) :].split("\n")]
+    lines = [visible_line(line) for line in text[len(indent) :].split("\n")]
     return tuple(indent + line for line in _wrapped(lines, room))
 
 
@@ -156,15 +157,6 @@ def at_word(text: str, beginning: str) -> str:
     whole = beginning if text[len(beginning) :].startswith(" ") else beginning.rpartition(" ")[0]
     whole = whole.rstrip(" ,;")
     return whole if 3 * len(whole) >= 2 * len(beginning) else beginning.rstrip()
-
-
-def printable(text: str) -> str:
-    """Return the string with control characters and line separators escaped."""
-    return _CONTROL.sub(_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return "↵" if match[0] == "\n" else repr(match[0])[1:-1]
 
 
 def _width(columns: Sequence[Column]) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from odf_common.codec.visible_text import is_visible, visible
 from odf_common.errors import InvalidInput
 
 MAX_YAML_DEPTH: Final = 200  # nested mappings and lists
@@ -107,8 +108,9 @@ def child(path: str, key: str | int) -> str:
 
 
 def write(value: object) -> str:
-    """Return `value` as a YAML document, keys in the order given."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+    """Return `value` as a YAML document, keys in the order given; hidden characters are escaped."""
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf)
+    return visible(text)  # they are only in double quotes, where YAML reads the escapes
 
 
 class _Dumper(yaml.SafeDumper):
@@ -120,7 +122,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style: str | None = None
-    if not text.replace("\n", "").isprintable():
+    if not text.replace("\n", "").isprintable() or not is_visible(text):
         style = '"'  # PyYAML would fold some of Unicode's line separators
     elif "\n" in text:
         style = "|"  # PyYAML ignores this where it would change the string

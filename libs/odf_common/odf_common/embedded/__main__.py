@@ -5,8 +5,7 @@ import sys
 from odf_common.service.lean_imports import lean_imports
 
 with lean_imports("pandas", "rich"):
-    import click
-
+    from odf_common.codec.visible_text import visible
     from odf_common.embedded.supervisor import Start, supervise
     from odf_common.errors import OdfError, explained
     from odf_common.service.logging import configure_command
@@ -19,11 +18,11 @@ def main() -> int:
     try:
         supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
     except OdfError as error:
-        click.echo(explained(error), err=True)
+        sys.stderr.write(f"{visible(explained(error))}\n")
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        sys.stderr.write(f"{visible(f'error: {where}{error.strerror or error}')}\n")
         return 1
     return 0
 

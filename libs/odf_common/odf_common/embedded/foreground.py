@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.codec.visible_text import visible
 from odf_common.embedded.node_file import Node, is_running, read_node
 from odf_common.embedded.parts.managed_process import held_in_foreground, launched
 from odf_common.embedded.plan import installed
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return run(names[0], is_debugged="--debug" in arguments)
     except OdfError as error:
-        sys.stderr.write(f"{explained(error)}\n")
+        sys.stderr.write(f"{visible(explained(error))}\n")
         return 1
 
 

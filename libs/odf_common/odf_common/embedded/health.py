@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from odf_common.codec.visible_text import visible
 from odf_common.embedded.node_file import Node, Part, find_node
 from odf_common.embedded.parts.readiness import Probe, grpc_serves, http_answers
 from odf_common.embedded.plan import ADDRESSES, VIEWS
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return 0 if asyncio.run(_answer(probe_of(arguments[0], load()))) else 1
     except OdfError as error:
-        sys.stderr.write(f"{explained(error)}\n")
+        sys.stderr.write(f"{visible(explained(error))}\n")
         return 1
 
 

@@ -1,10 +1,13 @@
 """Logging by structlog and the standard library to stderr: JSON lines, or coloured ones on a terminal."""
 
+import io
 import logging
 import sys
-from typing import Final
+from typing import Final, TextIO
 
 import structlog
+
+from odf_common.codec.visible_text import visible
 
 _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
@@ -36,6 +39,7 @@ def configure(level: str, *, service: str) -> None:
                 _with_service(service),
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *(() if is_terminal else (structlog.processors.format_exc_info,)),  # a terminal gets colours
+                *((_visible,) if is_terminal else ()),
                 renderer,
             ],
         )
@@ -49,7 +53,18 @@ def configure(level: str, *, service: str) -> None:
 
 def _for_people() -> structlog.dev.ConsoleRenderer:
     """Return a renderer whose tracebacks, unlike its default ones, do not show local variables: they have secrets."""
-    return structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    return structlog.dev.ConsoleRenderer(exception_formatter=_traceback)
+
+
+def _traceback(sink: TextIO, failure: structlog.typing.ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, failure)
+    sink.write(visible(text.getvalue()))
+
+
+def _visible(_: object, __: str, entry: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape what would act on the terminal, or not be seen on it (`codec.visible_text`)."""
+    return {key: visible(value) if isinstance(value, str) else value for key, value in entry.items()}
 
 
 def configure_command() -> None:
@@ -60,6 +75,7 @@ def configure_command() -> None:
         processors=[
             structlog.stdlib.add_log_level,
             structlog.processors.format_exc_info,
+            _visible,
             structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, pad_level=False),
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),  # without handlers, which write warnings to stderr

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from odf_common.cli.output import echo
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
 from odf_common.codec.flatbuffers import block_hash, encode_block
@@ -42,7 +43,7 @@ def encode(*, version: int | None, raw: bool, files: tuple[str, ...]) -> None:
             sys.stdout.buffer.write(content)
             sys.stdout.buffer.flush()
         else:
-            click.echo(f"{block_hash(content)}  {file}")
+            echo(f"{block_hash(content)}  {file}")
 
 
 @command.command()
@@ -54,4 +55,4 @@ def decode(*, files: tuple[str, ...]) -> None:
             text = block_to_yaml(read_limited(file, MAX_BLOCK_BYTES))
         except InvalidInput as error:
             raise InvalidInput(text=f"not a metadata block: {error}", where=file) from error
-        click.echo(("---\n" if number else "") + text, nl=False)
+        echo(("---\n" if number else "") + text, is_line=False)

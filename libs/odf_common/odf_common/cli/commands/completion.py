@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
+from odf_common.cli.output import echo
+
 
 @click.command("completion", short_help="Print a completion script for your shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -16,4 +18,4 @@ def command(ctx: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these shells"
-    click.echo(kind(ctx.find_root().command, {}, "odf", "_ODF_COMPLETE").source())
+    echo(kind(ctx.find_root().command, {}, "odf", "_ODF_COMPLETE").source())

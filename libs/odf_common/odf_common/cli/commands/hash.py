@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from odf_common.cli.exit_codes import ExitCode
-from odf_common.cli.output import remark
+from odf_common.cli.output import echo, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
@@ -54,7 +54,7 @@ def _print(files: Sequence[Path], hash_of: Callable[[Path], Multihash]) -> int:
     failed = False
     for file in files:
         try:
-            click.echo(f"{hash_of(file)}  {file}")
+            echo(f"{hash_of(file)}  {file}")
         except OdfError as error:
             failed = True
             remark(f"error: {file}: {error}")

@@ -7,7 +7,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import find_block, require_block_name
-from odf_common.cli.output import output_option, print_rows, remark
+from odf_common.cli.output import echo, output_option, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain
@@ -129,7 +129,7 @@ def block(*, dataset: str, block: str) -> None:
         item = find_block(
             coordinator.Log(LogRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS), dataset, block
         )
-    click.echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", nl=False)
+    echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", is_line=False)
 
 
 @command.command("sources")

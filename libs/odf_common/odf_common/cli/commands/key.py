@@ -8,7 +8,7 @@ import click
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.durable import PRIVATE
-from odf_common.cli.output import output_option, print_object, remark
+from odf_common.cli.output import echo, output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
@@ -47,7 +47,7 @@ def export(*, dataset: str, file: str) -> None:
     home = load().home
     text = dataset_key(home / "keys", _dataset(home, dataset)).text()
     if file == "-":
-        click.echo(text)
+        echo(text)
     else:
         _write(file, text)
         remark(f"wrote the key of {dataset} to {file}; anyone who reads it can commit as the owner")

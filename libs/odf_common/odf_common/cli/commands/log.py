@@ -6,7 +6,7 @@ from itertools import islice
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_rows
+from odf_common.cli.output import echo, output_option, print_rows
 from odf_common.cli.suggestions import NameChoice
 from odf_common.cli.user_input import Count
 from odf_common.codec.flatbuffers import decode_block
@@ -61,7 +61,7 @@ def command(
         if output == "yaml":
             for item in blocks:
                 remark = _signature_comment(item) if signatures else ""
-                click.echo(f"---\n# Block: {item.hash}\n{remark}{block_to_yaml(item.content)}", nl=False)
+                echo(f"---\n# Block: {item.hash}\n{remark}{block_to_yaml(item.content)}", is_line=False)
             return
         rows = [
             (_table_row(item) if output == "table" else _plain_row(item))

@@ -8,7 +8,7 @@ import click
 
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
-from odf_common.cli.output import remark
+from odf_common.cli.output import echo, remark
 from odf_common.embedded.node_file import Node
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import parse_alias
@@ -74,7 +74,7 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
         reply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     manifest = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
     if out is None:
-        click.echo(manifest.text, nl=False)
+        echo(manifest.text, is_line=False)
     else:
         _write(Path(out), manifest.text)
         remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")

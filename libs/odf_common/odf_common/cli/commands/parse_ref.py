@@ -5,6 +5,7 @@ from typing import assert_never
 
 import click
 
+from odf_common.cli.output import echo
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import (
     Alias,
@@ -30,7 +31,7 @@ def command(texts: tuple[str, ...]) -> None:
             parsed = _described(parse_ref_any(text))
         except InvalidInput as error:
             parsed = {"error": str(error)}
-        click.echo(json.dumps(parsed))
+        echo(json.dumps(parsed))
 
 
 def _described(ref: DatasetRefAny) -> dict[str, str]:

@@ -1,14 +1,21 @@
 """`odf rejected`: list, retry or drop messages that could not be read as records of their source."""
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import is_wide, output_option, print_object, print_rows, remark, shortened
+from odf_common.cli.output import (
+    is_wide,
+    output_option,
+    print_bytes,
+    print_object,
+    print_rows,
+    remark,
+    shortened,
+)
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import Count, Parsed
 from odf_common.errors import InvalidInput
@@ -114,6 +121,8 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> None:
     """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
 
+    On a terminal, characters of the value that act on it, or that nobody sees, are escaped.
+
     \b
     Example:
       odf rejected show flights 0/1234
@@ -127,9 +136,7 @@ def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> N
             print_object(row, output)
             continue
         print_object({name: row[name] for name in row if name != "value"}, output)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(part.message.value + b"\n")
-        sys.stdout.buffer.flush()
+        print_bytes(part.message.value)
 
 
 @command.command("retry")

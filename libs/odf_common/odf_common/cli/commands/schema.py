@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.cli.output import echo, output_option, print_object, print_rows
 from odf_common.cli.suggestions import NameChoice
 from odf_common.codec.json_schema import NAMES, about, schema_of, text_of
 
@@ -34,4 +34,4 @@ def command(*, name: str | None, folder: Path | None, output: str) -> None:
         print_object(schema_of(name), output)
     else:
         # A schema is a tree, so `table` prints JSON.
-        click.echo(text_of(name), nl=False)
+        echo(text_of(name), is_line=False)

@@ -9,7 +9,8 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import (
-    in_colour,
+    echo,
+    heading,
     is_wide,
     output_option,
     print_object,
@@ -155,14 +156,14 @@ def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
     """Print each problem in a few lines: the part or dataset, since when, what, and what to do."""
     for problem in problems:
         since = f", since {problem['since']}" if problem["since"] else ""
-        click.echo(f"\n{in_colour(str(problem['of']), 'red')}{since}")
+        heading(str(problem["of"]), "red", since)
         text = (
             str(problem["problem"]) if is_wide() else short(str(problem["problem"]), MAX_PROBLEM_CHARACTERS)
         )
         print_text(f"  {text}")
         if problem["remedy"]:
             print_text(f"  → {problem['remedy']}")
-    click.echo()
+    echo("")
 
 
 def _print_tables(

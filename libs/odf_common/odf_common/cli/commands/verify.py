@@ -4,7 +4,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
-from odf_common.cli.output import output_option, print_rows, progress
+from odf_common.cli.output import echo, output_option, print_rows, progress
 from odf_common.cli.user_input import absolute_url
 from odf_common.proto.odf.node.v1.verifier_pb2 import Verdict, VerifyRequest
 
@@ -116,4 +116,4 @@ def _print_problems(verdict: Verdict) -> None:
         number = f" {problem.sequence_number}" if problem.HasField("sequence_number") else ""
         block = f", block{number} {problem.block}" if problem.block else ""
         damaged = f", object {problem.object}" if problem.object else ""
-        click.echo(f"{verdict.dataset}{block}{damaged}: {problem.kind}: {problem.text}")
+        echo(f"{verdict.dataset}{block}{damaged}: {problem.kind}: {problem.text}")
