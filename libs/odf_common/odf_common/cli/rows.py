@@ -38,6 +38,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "id": summary.dataset_id,
         "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),
+        "exposed": summary.exposed or None,
     }
 
 

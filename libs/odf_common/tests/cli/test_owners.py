@@ -50,7 +50,13 @@ def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     node = FakeNode()
 
     fake_service(monkeypatch, "access", ListAccounts=node.list_accounts)
-    fake_service(monkeypatch, "coordinator", Rename=node.rename, Add=node.add)
+    fake_service(
+        monkeypatch,
+        "coordinator",
+        Rename=node.rename,
+        Add=node.add,
+        LastEvent=lambda *_, **__: wire.LastEventReply(),
+    )
     fake_service(monkeypatch, "sync", Pull=node.pull)
     monkeypatch.setattr(clients, "this_node", lambda: None)
     return node

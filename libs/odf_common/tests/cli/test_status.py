@@ -44,6 +44,13 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         DatasetSummary(
             alias="bad", dataset_id="4", head="h", rejected=7, rejected_reason="no number", rejected_since=NS
         ),
+        DatasetSummary(
+            alias="open",
+            dataset_id="5",
+            head="h",
+            exposed="the password in the URL",
+            exposed_remedy="replace it",
+        ),
     ]
     source = StuckReply.Source(
         dataset_id="3", source_name="default", why="topic replaced", advice="resume it", since=NS
@@ -71,6 +78,8 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_problem_is_shown_with_its_start_and_advice(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status"]) == 0
     shown = capsys.readouterr().out
+    exposed = "its chain shows credentials to all who may read it: the password in the URL"
+    assert f"\nopen\n  {exposed}\n  → replace it\n" in shown
     for of, problem, remedy in (("late", "engine gone", "fix it"), ("root", "topic replaced", "resume it")):
         assert f"\n{of}, since {SINCE}\n  {problem}\n  → {remedy}\n" in shown
     assert f"\nverifier, since {SINCE}\n  is restarting; error: cannot start why=no\n  → Its log is " in shown
@@ -117,7 +126,7 @@ def test_the_supervisors_report_on_a_part_is_shown_instead_of_its_log(
 def test_json_output_has_the_same_problems(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "-o", "json"]) == 0
     held = json.loads(capsys.readouterr().out)
-    assert [one["of"] for one in held["problems"]] == ["verifier", "late", "root", "bad"]
+    assert [one["of"] for one in held["problems"]] == ["verifier", "late", "root", "bad", "open"]
     rows = {one["alias"]: one for one in held["datasets"]}
     assert (rows["root"]["problem"], rows["root"]["since"], rows["root"]["remedy"]) == (
         "topic replaced",

@@ -77,6 +77,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
         CommitEvent=node.summary,
         Reset=node.summary,
         FastForward=node.summary,
+        LastEvent=lambda *_, **__: wire.LastEventReply(),
     )
     fake_service(monkeypatch, "sync", Pull=node.pull, Push=node.push)
     monkeypatch.setattr(clients, "require_owners", lambda *_: None)

@@ -24,7 +24,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
     add_CoordinatorServicer_to_server,
 )
 from odf_coordinator.api.bus_handlers import known_event
-from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary
+from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
@@ -214,7 +214,7 @@ class Servicer(CoordinatorServicer):
             return unreadable_summary(self._parts.datasets.unreadable(dataset.entry, error))
 
     def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
-        return summary(
+        reply = summary(
             handle,
             problem=self._parts.scheduler.current_problem(handle.id)
             or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
@@ -225,6 +225,7 @@ class Servicer(CoordinatorServicer):
             late=late_rows(self._parts.datasets.blobs, handle.id) if handle.is_derivative else 0,
             rejects=self._parts.datasets.rejects(handle),
         )
+        return with_credentials(reply, handle, self._parts.datasets.has_key)
 
 
 def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Datasets and references as gRPC replies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.codec.times import time_message, time_message_or_none
+from odf_common.dataset.credentials import Credential, credentials_in, places_of
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
@@ -46,6 +47,28 @@ def summary(
         rejected=rejects.count,
         rejected_reason=rejects.reason,
         rejected_since=None if rejects.since is None else rejects.since.ns,
+    )
+
+
+def with_credentials(
+    reply: wire.DatasetSummary, handle: DatasetHandle, has_key: Callable[[DatasetId], bool]
+) -> wire.DatasetSummary:
+    """Return the summary with the credentials that the chain shows, and what to do about them."""
+    exposed = credentials_in(handle.state.polling_source)
+    if exposed:
+        reply.exposed = places_of(exposed)
+        reply.exposed_remedy = _remedy_of(handle, exposed, is_ours=has_key(handle.id))
+    return reply
+
+
+def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours: bool) -> str:
+    """Return what to do about credentials that a chain has published."""
+    if not is_ours:
+        private = f"`odf access set {handle.alias} --visibility private` keeps this copy from others"
+        return f"its owner should have them replaced at the source; {private}"
+    return (
+        "the chain keeps them: have them replaced at the source, and `odf commit` the polling source without them; "
+        f"{exposed[0].path}: {exposed[0].instead}"
     )
 
 

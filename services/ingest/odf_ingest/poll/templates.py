@@ -4,10 +4,10 @@ Every value that was filled in counts as a secret: it is masked in errors, logs 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, FetchStepFilesGlob
@@ -15,6 +15,7 @@ from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, 
 S = TypeVar("S")
 MASK: Final = "***"
 MIN_SECRET_CHARACTERS: Final = 3  # shorter values would mask unrelated text
+MIN_PARAMETER_CHARACTERS: Final = 6  # the same, of parameters such as format=csv
 _TEMPLATE: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
 _TERM: Final = re.compile(r"\s*(?:env\.([A-Za-z_][A-Za-z0-9_]*)|'([^']*)')\s*")
 _WILDCARD: Final = re.compile(r"[*?\[]")
@@ -24,8 +25,11 @@ class Secrets:
     """Values that were filled in."""
 
     def __init__(self, values: frozenset[str] = frozenset()) -> None:
-        """Mask these values, as they are and as they are written in URLs."""
-        written = {form for value in values for form in (value, quote(value), quote(value, safe=""))}
+        """Mask these values, as they are and as they are written in URLs; of a URL, the parts that errors may show."""
+        parts = {part for value in values for part in (value, *_parts_of_url(value))}
+        written = {
+            form for part in parts for form in (part, quote(part), quote(part, safe=""), unquote(part))
+        }
         self._forms = sorted(
             (text for text in written if len(text) >= MIN_SECRET_CHARACTERS), key=len, reverse=True
         )
@@ -43,6 +47,23 @@ class Secrets:
             name: self.mask(value) if isinstance(value, str) else value for name, value in facts.items()
         }
         return error if masked == facts else type(error)(**masked)
+
+
+def _parts_of_url(value: str) -> Iterator[str]:
+    """Yield password, place and values of parameters, if the value is a URL."""
+    if "://" not in value:
+        return
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return
+    user, _, host = parts.netloc.rpartition("@")
+    yield user.partition(":")[2]
+    yield f"{parts.scheme}://{host}{parts.path}"
+    for parameter in parts.query.split("&"):
+        text = parameter.partition("=")[2]
+        if len(text) >= MIN_PARAMETER_CHARACTERS:
+            yield text
 
 
 def has_template(step: object) -> bool:

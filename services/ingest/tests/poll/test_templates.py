@@ -47,6 +47,23 @@ def test_values_are_masked_in_errors(
     assert caught.value.__suppress_context__
 
 
+def test_an_address_that_is_a_variable_is_masked_without_its_query_too(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    web.pages["/hush-hush"] = Page(fails=[404] * 3)
+    bench = make_polled(FetchStepUrl(url="${{ env.FEED }}"))
+    with pytest.raises(NothingAtSource) as caught:
+        poll(bench, environ={"FEED": web.url.replace("://", "://ann:pa55@") + "/hush-hush?token=tok-tok"})
+    assert "hush" not in str(caught.value)
+
+
+def test_parts_of_an_address_that_is_a_variable_are_masked() -> None:
+    secrets = Secrets(frozenset({"ftp://ann:p%40ss@example.org/a?token=tok-tok&b=%2Fquery"}))
+    for part in ("p%40ss", "p@ss", "tok-tok", "ftp://example.org/a", "%2Fquery", "/query"):
+        assert secrets.mask(f"530 {part}") == "530 ***", part
+    assert Secrets(frozenset({"http://[::1"})).mask("http://[::1") == "***"
+
+
 def test_an_error_without_values_keeps_its_cause() -> None:
     cause = OSError("reset")
     for filled, kept in ((Secrets(), cause), (Secrets(frozenset({"hush-hush"})), None)):

@@ -25,7 +25,7 @@ from odf_common.codec.times import time_message
 from odf_common.embedded.node_file import Node
 from odf_common.errors import OdfError, Refused, with_advice
 from odf_common.metadata.scalars import Timestamp
-from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem, PullRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventRequest, PullItem, PullRequest
 from odf_common.proto.odf.node.v1.sync_pb2 import ListAliasesRequest, SyncPullRequest
 
 REPORT_INTERVAL_SECONDS: Final = 5.0  # between two remarks
@@ -333,14 +333,35 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
                 row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
+                row |= {"exposed": None if item.state == "failed" else _exposed(node, item.alias)}
             if item.state == "replacing":
                 remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
             if item.is_private:
                 private.add(item.alias)
+    if row.get("exposed") and row["state"] in COPIED:
+        remark(
+            f"warning: the chain of {row['dataset']} shows credentials to all who may read it: {row['exposed']}; "
+            "its owner should have them replaced at the source"
+        )
     remark(f"{COPIED.get(str(row.get('state')), 'nothing new at')} {url}")
     if options.trusts_records and row.get("state") in COPIED:
         remark(f"records were not compared with their blocks; `odf verify {row['dataset']}` does that")
     return row
+
+
+def _exposed(node: Node, alias: str) -> str | None:
+    """Return which credentials the chain of a copy has in plain text; None if it has none, or if that is unknown."""
+    from odf_common.codec.flatbuffers import decode_event
+    from odf_common.dataset.credentials import credentials_in, places_of
+
+    request = LastEventRequest(ref=alias, kind="SetPollingSource")
+    try:
+        with clients.coordinator(node, timeout=0) as coordinator:
+            event = coordinator.LastEvent(request, timeout=clients.COMMAND_TIMEOUT_SECONDS).event
+    except OdfError:
+        return None  # `odf status` shows them too
+    found = credentials_in(decode_event(event)) if event else ()
+    return places_of(found) or None
 
 
 def _row(dataset: str, state: str, blocks: int, records: int, head: str, error: str) -> dict[str, object]:

@@ -130,7 +130,7 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
 
 
 def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Return the datasets that are stalled or have rejected messages, since when, and what to do."""
+    """Return the datasets that are stalled, have rejected messages or show credentials, since when, and what to do."""
     rows: list[dict[str, object]] = []
     for dataset in datasets:
         if dataset["problem"]:
@@ -149,6 +149,10 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
             )
             since = dataset.get("rejected_since")
             rows.append({"of": dataset["alias"], "problem": text, "since": since, "remedy": remedy})
+        if dataset.get("exposed"):
+            text = f"its chain shows credentials to all who may read it: {dataset['exposed']}"
+            remedy = dataset["exposed_remedy"]
+            rows.append({"of": dataset["alias"], "problem": text, "since": None, "remedy": remedy})
     return rows
 
 
@@ -249,7 +253,7 @@ def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary
 def with_standing(
     views: Iterable[dict[str, Any]], summaries: Iterable[DatasetSummary]
 ) -> list[dict[str, Any]]:
-    """Return the views' datasets with the coordinator's facts: problem, dropped, late, rejected; None if unknown."""
+    """Return the views' datasets with the coordinator's facts, such as problem, late and exposed; None if unknown."""
     unknown = {"late": None, "dropped": None, "problem": None, "since": None, "remedy": None}
     rows = {
         str(row["dataset_id"]): {**row, "records": record_count(row["last_offset"]), **unknown}
@@ -261,6 +265,7 @@ def with_standing(
         row.update(rejected=summary.rejected, rejected_reason=summary.rejected_reason or None)
         since = Timestamp(summary.rejected_since).whole_ms() if summary.HasField("rejected_since") else None
         row.update(rejected_since=since)
+        row.update(exposed=summary.exposed or None, exposed_remedy=summary.exposed_remedy or None)
         row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary))
     return list(rows.values())
 

@@ -1,0 +1,279 @@
+"""Credentials that a polling source names in plain text, where the chain would keep and publish them for ever.
+
+A field, parameter, header or variable is judged by its name: names that nearly always mean a secret match whatever
+their value is; `key` and the like, which often mean something else, only if the value looks like a generated key.
+Templates are not credentials, nor are values that are public by convention, such as DEMO_KEY. Free text such as
+descriptions and queries is not searched. A credential's value is never returned.
+"""
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from odf_common.codec.plain_values import camel
+from odf_common.errors import InvalidInput
+from odf_common.metadata.events import MetadataEvent, SetPollingSource
+from odf_common.metadata.fetching import (
+    EnvVar,
+    FetchStepContainer,
+    FetchStepEthereumLogs,
+    FetchStepMqtt,
+    FetchStepUrl,
+    PrepStepPipe,
+    RequestHeader,
+)
+
+# What a name ends with, in words: x-api-key, apiKey and API_KEY end with "api key".
+SECRET_ENDINGS: Final = frozenset(
+    {
+        *("password", "passwd", "pwd", "passphrase", "user pass", "db pass"),
+        *("secret", "credentials", "jwt", "token", "apitoken", "accesstoken", "authtoken", "sastoken"),
+        *("apikey", "accesskey", "secretkey", "privatekey", "authkey", "accountkey"),
+        *("api key", "access key", "secret key", "private key", "auth key", "account key", "shared key"),
+        *("subscription key", "functions key", "amz signature", "goog signature"),
+    }
+)
+SECRET_NAMES: Final = frozenset(
+    {"authorization", "proxy authorization", "cookie", "bearer", "signature", "sig"}
+)
+# Words before `token` that make it a place in a list.
+PAGING: Final = frozenset(
+    {"page", "next", "prev", "previous", "continuation", "cursor", "sync", "delta", "start", "resume"}
+)
+# Names of secrets if the value has the form of a generated key.
+KEY_NAMES: Final = frozenset({"key", "auth", "appid", "app key", "service key", "client key", "user key"})
+_KEY: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[A-Za-z0-9._~+/=-]{16,}")
+_KEY_AS_USER: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[A-Za-z0-9_-]{20,}")
+PUBLIC_VALUES: Final = frozenset({"anonymous", "demo", "demo_key", "guest", "none", "null", "public"})
+PUBLIC_USERS: Final = frozenset({"anonymous", "ftp"})
+AUTH_SCHEMES: Final = frozenset({"bearer", "basic", "token", "apikey", "digest", "negotiate"})
+
+_FILLED_IN: Final = "\ue000"  # in the place of a variable of the node
+_TEMPLATE: Final = re.compile(r"\$\{\{(.{0,500}?)\}\}", re.DOTALL)  # bounded: chains of others are searched
+_DEFAULT: Final = re.compile(r"'([^']*)'")
+_WORD: Final = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://\S+")
+_HEADER: Final = re.compile(r"(?:-H|--header=)?([A-Za-z][A-Za-z0-9-]*):\s*(.+)", re.DOTALL)
+_OPTION: Final = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_ASSIGNMENT: Final = re.compile(r"([A-Z][A-Z0-9_]*)=(.+)", re.DOTALL)
+_OF_SHELL: Final = re.compile(r"\$[A-Za-z_{(]")  # a variable, or the output of a command
+MAX_NAMED: Final = 5  # credentials
+MAX_WHAT_CHARACTERS: Final = 60
+MAX_SEARCHED_CHARACTERS: Final = 1 << 16  # of a string that is searched
+_CURL_USER: Final = ("-u", "--user")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """Where an event has a credential, and what to do instead."""
+
+    path: str
+    """Below the event, such as `fetch.headers[0].value`."""
+    what: str
+    instead: str
+
+
+Found = tuple[str, str]  # what it is, and what to do instead
+_FROM_FILE: Final = "have the command read it from a file, since prepare steps get no variables"
+
+
+def credentials_in(event: MetadataEvent | None) -> tuple[Credential, ...]:
+    """Return the credentials that an event has in plain text."""
+    return _of_source(event) if isinstance(event, SetPollingSource) else ()
+
+
+@lru_cache(maxsize=1000)  # every list of datasets asks
+def _of_source(event: SetPollingSource) -> tuple[Credential, ...]:
+    return tuple(_below(event, ""))
+
+
+def places_of(found: Sequence[Credential]) -> str:
+    """Return which credentials were found and where, for people."""
+    first = [f"{one.what} ({one.path})" for one in found[:MAX_NAMED]]
+    more = len(found) - len(first)
+    return ", ".join(first) + (f" and {more} more" if more else "")
+
+
+def require_no_credentials(event: MetadataEvent) -> None:
+    """Raise `InvalidInput` if an event that is to be committed has a credential in plain text."""
+    found = credentials_in(event)
+    if found:
+        first, *others = found
+        text = f"{first.what} is a credential, and all who read the dataset get its chain, for ever; {first.instead}"
+        more = f" (the same holds for {places_of(others)})" if others else ""
+        raise InvalidInput(text=text + more, where=first.path)
+
+
+def _below(value: Any, path: str) -> Iterator[Credential]:  # noqa: ANN401 - any part of an event
+    if isinstance(value, tuple):
+        for number, item in enumerate(value):
+            yield from _below(item, f"{path}[{number}]")
+    if not is_dataclass(value):
+        return
+    for field in fields(value):
+        below = f"{path}.{camel(field.name)}".removeprefix(".")
+        check, item = SEARCHED_FIELDS.get((type(value), field.name)), getattr(value, field.name)
+        if check is None:
+            yield from _below(item, below)
+        elif item is not None:
+            for where, (what, instead) in check(value, _searched(item)):
+                yield Credential(path=below + where, what=what[:MAX_WHAT_CHARACTERS], instead=instead)
+
+
+def _searched(item: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    return (
+        item[:MAX_SEARCHED_CHARACTERS]
+        if isinstance(item, str)
+        else tuple(word[:MAX_SEARCHED_CHARACTERS] for word in item)
+    )
+
+
+def _in_url(_: object, url: str) -> Iterator[tuple[str, Found]]:
+    return (("", found) for found in _of_url(url))
+
+
+def _in_node_url(_: object, url: str) -> Iterator[tuple[str, Found]]:
+    """Yield what `_in_url` does, and a key at the end of the path, where providers of nodes have it."""
+    yield from _in_url(_, url)
+    if _KEY.fullmatch(_split(url)[1].rstrip("/").rpartition("/")[2]):
+        yield "", ("the key in the URL's path", _write("API_KEY"))
+
+
+def _in_header(header: RequestHeader, value: str) -> Iterator[tuple[str, Found]]:
+    if _is_secret(header.name, value):
+        yield "", (f"the header {header.name}", _header_value(header.name, value))
+
+
+def _in_variable(variable: EnvVar, value: str) -> Iterator[tuple[str, Found]]:
+    if _is_secret(variable.name, value):
+        yield (
+            "",
+            (f"the variable {variable.name}", "leave its value out, and start the node with this variable"),
+        )
+
+
+def _in_password(_: object, value: str) -> Iterator[tuple[str, Found]]:
+    if _is_plain(value):
+        yield "", ("the password", _write("PASSWORD"))
+
+
+def _in_command(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Found]]:
+    for number, found in _of_words(words):
+        yield f"[{number}]", found
+
+
+def _in_pipe(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Found]]:
+    for number, (what, _instead) in _of_words(words):
+        yield f"[{number}]", (what, _FROM_FILE)
+
+
+Check = Callable[[Any, Any], Iterator[tuple[str, Found]]]
+SEARCHED_FIELDS: Final[Mapping[tuple[type, str], Check]] = {
+    (FetchStepUrl, "url"): _in_url,
+    (RequestHeader, "value"): _in_header,
+    (EnvVar, "value"): _in_variable,
+    (FetchStepContainer, "command"): _in_command,
+    (FetchStepContainer, "args"): _in_command,
+    (FetchStepMqtt, "host"): _in_url,
+    (FetchStepMqtt, "password"): _in_password,
+    (FetchStepEthereumLogs, "node_url"): _in_node_url,
+    (PrepStepPipe, "command"): _in_pipe,
+}
+"""The fields of polling sources that may have credentials, and what looks for them."""
+
+
+def _of_url(url: str) -> Iterator[Found]:
+    authority, _, parameters = _split(url)
+    user, _, password = authority.rpartition("@")[0].partition(":")
+    if user.lower() not in PUBLIC_USERS and _is_plain(password):
+        yield "the password in the URL", _write("PASSWORD")
+    elif not password and _KEY_AS_USER.fullmatch(user):
+        yield "the user in the URL", _write("TOKEN")
+    for name, value in parameters:
+        if _is_secret(name, value):
+            yield f"the parameter {name} of the URL", _write(name, f"{name}=")
+
+
+def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
+    """Return authority, path, and parameters of query and fragment; templates are filled in."""
+    try:
+        parts = urlsplit(_filled(url))
+    except ValueError:
+        return "", "", []
+    return (
+        parts.netloc,
+        parts.path,
+        [pair for text in (parts.query, parts.fragment) for pair in parse_qsl(text)],
+    )
+
+
+def _of_words(words: tuple[str, ...]) -> Iterator[tuple[int, Found]]:
+    """Yield credentials in the words of a command line, and in the words of a script in one of them."""
+    for number, word in enumerate(words):
+        after = words[number + 1] if number + 1 < len(words) else ""
+        inner = _shell_words(word)
+        if len(inner) > 1 and not _HEADER.fullmatch(word):
+            yield from ((number, found) for _, found in _of_words(inner))
+            continue
+        yield from ((number, found) for url in _URL.findall(word) for found in _of_url(url))
+        if (header := _HEADER.fullmatch(word)) and _is_secret(header[1], _argument(header[2], "")):
+            yield number, (f"the header {header[1]}", _header_value(header[1], header[2]))
+        if (option := _OPTION.fullmatch(word)) and _is_secret(option[1], _argument(option[2], after)):
+            yield number, (f"the option {option[1]}", _write(option[1]))
+        if (variable := _ASSIGNMENT.fullmatch(word)) and _is_secret(variable[1], _argument(variable[2], "")):
+            yield number, (f"the variable {variable[1]}", _write(variable[1]))
+        if word in _CURL_USER and _is_plain(_argument(None, after).partition(":")[2]):
+            yield number + 1, ("the password of the user", _write("PASSWORD"))
+
+
+def _shell_words(word: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(word))
+    except ValueError:
+        return tuple(word.split())
+
+
+def _argument(value: str | None, after: str) -> str:
+    """Return the value of an option: its own or the next word; empty for another option or a variable of the shell."""
+    text = after if value is None else value
+    return "" if text.startswith("-") or _OF_SHELL.search(text) else text
+
+
+def _is_secret(name: str, value: str) -> bool:
+    """Return whether a value of this name is a credential in plain text."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    last, two = words[-1:], words[-2:]
+    if last == ["token"] and PAGING & {*two[:-1]}:
+        return False
+    if " ".join(words) in SECRET_NAMES or {" ".join(last), " ".join(two)} & SECRET_ENDINGS:
+        return _is_plain(value)
+    return " ".join(words) in KEY_NAMES and _KEY.fullmatch(unquote(_filled(value))) is not None
+
+
+def _is_plain(value: str) -> bool:
+    """Return whether a credential is given: no variable, nothing public, and more than the name of a scheme."""
+    text = unquote(_filled(value)).strip()
+    return _FILLED_IN not in text and text.lower() not in {"", *PUBLIC_VALUES, *AUTH_SCHEMES}
+
+
+def _filled(text: str) -> str:
+    """Return a string with each template replaced by its default, or by `_FILLED_IN`."""
+    return _TEMPLATE.sub(
+        lambda match: default[1] if (default := _DEFAULT.search(match[1])) else _FILLED_IN, text
+    )
+
+
+def _header_value(name: str, value: str) -> str:
+    scheme = value.split(maxsplit=1)[0]
+    named = "TOKEN" if "authorization" in name.lower() else name
+    return _write(named, f"{scheme} " if scheme.lower() in AUTH_SCHEMES else "")
+
+
+def _write(name: str, before: str = "") -> str:
+    """Return the advice to write a variable that bears the name of a credential."""
+    variable = "_".join(word.upper() for word in _WORD.findall(name)).removeprefix("X_")
+    return f"write {before}${{{{ env.{variable} }}}}, and start the node with this variable"
