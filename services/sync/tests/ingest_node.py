@@ -28,6 +28,7 @@ from odf_sync.http.ingest_routes import IngestRoutes
 
 DATASET = a_dataset()
 MAX_BYTES = 1_000_000
+RECEIPT = "a" * 32
 
 
 @dataclass
@@ -55,17 +56,17 @@ class Ingest(push_pb2_grpc.PushServicer):
     def Accept(self, request: pb.PushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
         self.requests.append(request)
         self.batches.append(self.staging.path(request.staged).read_bytes())
-        return pb.PushReceipt(id="a" * 32, source_name="default", state="accepted", size=1)
+        return pb.PushReceipt(id=RECEIPT, source_name="default", state="accepted", size=1)
 
     def Show(self, request: pb.ShowPushRequest, context: Any) -> pb.PushReceipt:  # noqa: N802
-        if request.receipt != "a" * 32:
+        if request.receipt != RECEIPT:
             raise NotFound(what=f"receipt {request.receipt}")
         self.waits.append(request.wait_ms)
         if self.failures:
             raise self.failures.pop(0)
         is_settled = self.may_settle.wait(request.wait_ms / 1000) and (request.wait_ms or len(self.waits) > 1)
         outcome = self.outcome if is_settled else {"state": "accepted"}
-        return pb.PushReceipt(id="a" * 32, source_name="default", **outcome)
+        return pb.PushReceipt(id=RECEIPT, source_name="default", **outcome)
 
 
 @dataclass
@@ -115,7 +116,7 @@ def make_here(tmp_path: Path) -> Iterator[Any]:
         catalog = LocalCatalog(tmp_path)
         catalog.add(CatalogEntry(alias=name, dataset_id=DATASET))
         ingest = Ingest(Staging(tmp_path))
-        server = serve("127.0.0.1:0", _registering(ingest))
+        server = serve("127.0.0.1:0", registering(ingest))
         client = IngestClient(f"127.0.0.1:{server.port}", timeout=2.0)
         routes = IngestRoutes(
             ingest=client,
@@ -141,7 +142,7 @@ def here(make_here: Any) -> Here:
     return found
 
 
-def _registering(ingest: Ingest) -> Any:
+def registering(ingest: Ingest) -> Any:
     def register(server: Any) -> tuple[str, ...]:
         push_pb2_grpc.add_PushServicer_to_server(ingest, server)
         return ("odf.node.v1.Push",)
