@@ -98,7 +98,7 @@ def places_of(found: Sequence[Credential]) -> str:
     return ", ".join(first) + (f" and {more} more" if more else "")
 
 
-def require_no_credentials(event: MetadataEvent) -> None:
+def require_no_plain_credentials(event: MetadataEvent) -> None:
     """Raise `InvalidInput` if an event that is to be committed has a credential in plain text."""
     found = credentials_in(event)
     if found:

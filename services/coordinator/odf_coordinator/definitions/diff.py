@@ -8,7 +8,7 @@ from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import VERSIONS
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.dataset.credentials import require_no_credentials
+from odf_common.dataset.credentials import require_no_plain_credentials
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.metadata.events import (
     AddPushSource,
@@ -155,7 +155,7 @@ def require_admitted(past: ChainState | None, seed: Seed, events: Sequence[Known
             raise InvalidInput(text=f"{error.text} (rule {error.rule})") from error
     for event in events if past is None else changed_events(past, events):
         with event_at(events.index(event)):
-            require_no_credentials(event)
+            require_no_plain_credentials(event)
             require_fetchable(event)
 
 
