@@ -253,12 +253,12 @@ REFUSED: Final = [
     (
         {"kind": "Url", "url": "http://example.org/a?token=QTOK"},
         "fetch.url",
-        "write token=${{ env.TOKEN }}, and",
+        "write token=${{ env.TOKEN }} instead, and",
     ),
     (
         {"kind": "Url", "url": "http://example.org/a", "headers": HEADERS},
         "fetch.headers[0].value",
-        "write Bearer ${{ env.TOKEN }},",
+        "write Bearer ${{ env.TOKEN }} instead,",
     ),
     (
         {"kind": "Mqtt", "host": "h", "port": 1, "password": "MQTTPASS", "topics": [{"path": "a"}]},

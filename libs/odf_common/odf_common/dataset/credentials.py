@@ -276,4 +276,4 @@ def _header_value(name: str, value: str) -> str:
 def _write(name: str, before: str = "") -> str:
     """Return the advice to write a variable that bears the name of a credential."""
     variable = "_".join(word.upper() for word in _WORD.findall(name)).removeprefix("X_")
-    return f"write {before}${{{{ env.{variable} }}}}, and start the node with this variable"
+    return f"write {before}${{{{ env.{variable} }}}} instead, and start the node with this variable"
