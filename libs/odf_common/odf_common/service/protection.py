@@ -18,6 +18,7 @@ from odf_common.service.settings import (
 )
 
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; of no page: `none`
 
 
 @dataclass(eq=False, kw_only=True)
@@ -99,10 +100,18 @@ def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) ->
         return "the request was forwarded by a proxy"
     if not _is_loopback_url(f"//{host}"):
         return f"it was sent to {host}, which is not a loopback address"
-    origin = headers.get("Origin")
-    if origin is not None and not _is_loopback_url(origin):
-        return "a web page from elsewhere sent it"
-    return None
+    return "a web page from elsewhere sent it" if _is_of_foreign_page(headers) else None
+
+
+def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
+    """Return whether a browser says, in any of three ways, that a page of another machine sent a request.
+
+    `Origin` comes with requests that a page could read the answer of, or that write; the others with links and images.
+    """
+    pages = [headers[name] for name in ("Origin", "Referer") if name in headers]
+    is_cross_site = headers.get("Sec-Fetch-Site", "").strip().lower() in CROSS_SITE
+    # A page of this machine at another port, or by another of its names, is cross-site too: its `Origin` says more.
+    return (is_cross_site and "Origin" not in headers) or not all(map(_is_loopback_url, pages))
 
 
 def _is_loopback_url(url: str) -> bool:

@@ -95,9 +95,20 @@ def test_a_node_does_not_start_with_an_open_address(
 
 @pytest.mark.parametrize("peer", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
 @pytest.mark.parametrize("host", ["localhost:8080", "127.0.0.1", "[::1]:8080"])
-@pytest.mark.parametrize("origin", [None, "http://localhost:3000", "https://[::1]"])
-def test_programs_on_this_machine_are_local(peer: str, host: str, origin: str | None) -> None:
-    headers = {} if origin is None else {"Origin": origin}
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "https://[::1]"},
+        {"Referer": "http://127.0.0.1:3000/page?q=https://page.example"},
+        {"Sec-Fetch-Site": "none"},
+        {"Sec-Fetch-Site": "same-origin", "Referer": "http://localhost:8080/"},
+        # A page of this machine at another port, or by another name of it.
+        {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_programs_on_this_machine_are_local(peer: str, host: str, headers: dict[str, str]) -> None:
     assert why_not_local(peer=peer, host=host, headers=headers) is None
 
 
@@ -118,6 +129,15 @@ def test_programs_on_this_machine_are_local(peer: str, host: str, origin: str | 
         ("127.0.0.1", "localhost", {"Origin": "null"}),
         ("127.0.0.1", "localhost", {"Origin": ""}),
         ("127.0.0.1", "localhost", {"Origin": "http://["}),
+        ("127.0.0.1", "localhost", {"Sec-Fetch-Site": "cross-site"}),
+        ("127.0.0.1", "localhost", {"Sec-Fetch-Site": "same-site"}),
+        ("127.0.0.1", "localhost", {"Sec-Fetch-Site": "Cross-Site "}),
+        ("127.0.0.1", "localhost", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}),
+        ("127.0.0.1", "localhost", {"Referer": "https://page.example/"}),
+        ("127.0.0.1", "localhost", {"Referer": "https://page.example/?at=http://localhost"}),
+        ("127.0.0.1", "localhost", {"Referer": "http://["}),
+        ("127.0.0.1", "localhost", {"Referer": "https://page.example/", "Origin": "http://localhost"}),
+        ("127.0.0.1", "localhost", {"Referer": "https://page.example/", "Sec-Fetch-Site": "none"}),
     ],
 )
 def test_requests_that_others_may_have_caused_are_not_local(
