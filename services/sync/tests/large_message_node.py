@@ -8,6 +8,7 @@ the chain refers to by `OBJECTS` in a pull. Prints its port.
 import asyncio
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aiohttp import web
@@ -20,6 +21,7 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
 from odf_sync.http.endpoints import application
 from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.server import HTTP_THREADS
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull, serve_push
 from odf_sync.http.smart_protocol.routes import SmartProtocol
@@ -49,6 +51,8 @@ def add(node: SyncNode, alias: str, chain: AChain) -> None:
 
 async def serve(home: Path, most: int) -> None:
     """Serve until standard input ends."""
+    # As many as the node has: they read archives at the same time.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(HTTP_THREADS, "http"))
     node = held(home)
     authorizer = Authorizer(catalog=node.catalog, local_writers="loopback")
     pushes = OpenPushes()

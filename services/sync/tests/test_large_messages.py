@@ -5,13 +5,10 @@ import http.client
 import random
 import socket
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -19,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
+from odf_testing.measured_server import Server, measured
 from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.hashing.multihash import Multihash
@@ -77,23 +75,6 @@ PULLS: Final = 6
 PULL_BYTES: Final = 35 * MIB  # of the message of a pull
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    url: str
-    pid: int
-
-    def peak(self) -> int:
-        """Return the most bytes that it has had in memory since `forget_peak`."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        (line,) = (line for line in lines if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-
-    def forget_peak(self) -> int:
-        """Begin a new measurement; return the bytes that it has in memory now."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-        return self.peak()
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("home"), grace_seconds=60, listed=MANY) as server:
@@ -109,14 +90,8 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @contextmanager
 def running(home: Path, *, grace_seconds: float, listed: int) -> Iterator[Server]:
     script = Path(__file__).with_name("large_message_node.py")
-    command = [sys.executable, str(script), str(home), str(MOST), str(grace_seconds)]
-    command += [str(LIST_BYTES), str(listed)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid)
-        finally:
-            process.kill()
+    with measured(script, home, MOST, grace_seconds, LIST_BYTES, listed) as server:
+        yield server
 
 
 def a_request(plan: TransferPlan) -> PushRequest:
@@ -127,13 +102,15 @@ def a_request(plan: TransferPlan) -> PushRequest:
     )
 
 
-def blocks_of_a_push(raw_bytes: int = RAW_BYTES) -> tuple[TransferPlan, bytes]:
-    """Return plan and archive of a chain's first block, and of bytes that do not compress."""
+def blocks_of_a_push(raw_bytes: int = RAW_BYTES, count: int = 1) -> tuple[TransferPlan, bytes]:
+    """Return plan and archive of a chain's first block, and of `count` others, whose bytes do not compress."""
     first = a_chain(a_seed(dataset=a_dataset("new"))).blocks[0]
-    content = random.Random(15).randbytes(raw_bytes)
+    numbers = random.Random(15)
+    contents = [numbers.randbytes(raw_bytes) for _ in range(count)]
     out = BytesIO()
-    write_archive([(first.hash, first.raw), (physical_hash_of(content), content)], out)
-    return TransferPlan(num_blocks=2, bytes_in_raw_blocks=len(content) + len(first.raw)), out.getvalue()
+    write_archive([(first.hash, first.raw), *((physical_hash_of(one), one) for one in contents)], out)
+    size = len(first.raw) + count * raw_bytes
+    return TransferPlan(num_blocks=1 + count, bytes_in_raw_blocks=size), out.getvalue()
 
 
 def send_blocks(connection: Connection, archive: bytes) -> None:
@@ -180,7 +157,7 @@ def test_a_push_of_more_blocks_than_a_message_could_have_uncompressed_is_held_in
         connection.expect(PushAccepted)
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=len(blocks), payload=out.getvalue())))
         connection.expect(BlocksAccepted)
-    assert server.peak() - before < 100 * MIB  # of which one block takes 50
+    assert server.peak() - before < 50 * MIB
 
 
 def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: Server) -> None:
@@ -195,7 +172,7 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
 
 
 def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(server: Server) -> None:
-    plan, archive = blocks_of_a_push(raw_bytes=20 * MIB)
+    plan, archive = blocks_of_a_push(raw_bytes=10 * MIB, count=2)
     assert len(numbers(archive)) > MAX_MESSAGE_BYTES
     with accepted_push(server, "long-message") as sock:
         sock.sendall(frame_header(MAX_MESSAGE_BYTES + 1))
@@ -208,9 +185,10 @@ def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(serv
         with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BUSY_SECONDS)) as upload:
             upload.request("PUT", f"/uploaded/archives/{name}", archive)
             assert upload.getresponse().status == 200
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=b"", archive=name)))
+        batch = BlocksBatch(num_blocks=plan.num_blocks, payload=b"", archive=name)
+        connection.send(NewBlocks(new_blocks=batch))
         connection.expect(BlocksAccepted)
-    assert server.peak() - before < 80 * MIB  # of which one block takes 60
+    assert server.peak() - before < 40 * MIB
 
 
 @contextmanager
@@ -488,7 +466,7 @@ def test_a_caller_receives_half_of_the_total_limit() -> None:
 
 def test_blocks_in_a_file_are_a_mapping_in_their_order() -> None:
     blocks: dict[Multihash, bytes] = {physical_hash_of(raw): raw for raw in (b"one", b"", b"three" * 1000)}
-    signed = ((name, raw, b"") for name, raw in blocks.items())
+    signed = ((name, [raw], b"") for name, raw in blocks.items())
     with SpooledBlocks(spool_file(MemoryBlobStore()), signed) as spooled:
         assert list(spooled.items()) == list(blocks.items())
         assert len(spooled) == 3

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -66,6 +66,8 @@ def a_target(
     unused = dict.fromkeys(("creating", "may_replace", "may_find", "require_allowed"))
     return PushTarget(
         large=LargeMessages(),
+        held=LargeMessages(),
+        decoding=nullcontext(),
         datasets=node.datasets,
         home=node.settings.home,
         public_url=None,
@@ -76,6 +78,10 @@ def a_target(
         pushes=OpenPushes(),
         **cast("dict[str, Any]", unused | callbacks),
     )
+
+
+def spooled(blocks: Mapping[Multihash, bytes]) -> SpooledBlocks:
+    return SpooledBlocks(BytesIO(), ((name, [raw], b"") for name, raw in blocks.items()))
 
 
 @pytest.fixture
@@ -112,16 +118,18 @@ def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: Objec
 @pytest.mark.parametrize(("count", "planned"), [(1, 0), (1, 2), (2, 1)])
 def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
-        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), planned)
+        _unpacked(
+            MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), TransferPlan(num_blocks=planned)
+        )
 
 
 def test_a_push_of_no_blocks_brings_none() -> None:
-    with _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), 0) as blocks:
+    with _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), TransferPlan()) as blocks:
         assert dict(blocks) == {}
     packed = BytesIO()
     write_archive([(a_hash("block"), b"block")], packed)
     with pytest.raises(InvalidInput, match="more than the 0 blocks announced"):
-        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), 0)
+        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), TransferPlan())
 
 
 @pytest.mark.parametrize(
@@ -132,9 +140,9 @@ def test_a_push_of_no_blocks_brings_none() -> None:
 def test_force_replaces_no_dataset_of_another_id_or_kind(node: SyncNode, seed: Seed) -> None:
     chain = a_chain(a_seed())
     target = a_target(node, entry=held(node, chain), head=chain.state.head)
-    assert target.dataset_of(a_chain(a_seed()).store, is_forced=True) == chain.state.dataset_id
+    assert target.dataset_of(spooled(a_chain(a_seed()).store), is_forced=True) == chain.state.dataset_id
     with pytest.raises(TransferRefused, match="another id or kind"):
-        target.dataset_of(a_chain(seed).store, is_forced=True)
+        target.dataset_of(spooled(a_chain(seed).store), is_forced=True)
 
 
 def accept(node: SyncNode, pushed: PushedChain) -> None:
@@ -340,10 +348,10 @@ def test_an_answer_to_a_list_that_is_not_read_ends_and_makes_room(
 def test_a_new_dataset_begins_with_its_seed(node: SyncNode) -> None:
     target = a_target(node, entry=None)
     chain = a_chain(a_seed(), SetInfo(description="text"))
-    seeded = target.dataset_of(chain.store, is_forced=False)
+    seeded = target.dataset_of(spooled(chain.store), is_forced=False)
     assert seeded == target.require_target(seeded) == chain.state.dataset_id
     headless = {one.hash: one.raw for one in chain.blocks[1:]}
-    assert target.dataset_of(headless, is_forced=False) is None
+    assert target.dataset_of(spooled(headless), is_forced=False) is None
     with pytest.raises(TransferRefused, match="the first block is not a Seed"):
         target.require_target(None)
 

@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -16,7 +17,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import archive, message_json
-from odf_sync.smart.archive import COUNTED_BYTES, read_archive, write_archive
+from odf_sync.smart.archive import COUNTED_BYTES, read_archive, require_countable, write_archive
 from odf_sync.smart.exchange import (
     MAX_CLOSE_REASON_BYTES,
     PULL,
@@ -418,8 +419,8 @@ def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
         (lambda: archive_of(b"a"), "1 blocks, but 2 announced"),
         (lambda: archive_of(b"a", b"b", b"c"), "more than the 2 blocks"),
         (lambda: archive_of(b"a", b"a"), "occurs twice"),
-        (lambda: archive_of(b"a" * 9000, b"b" * 9000), "more than 10000 bytes"),
-        (lambda: archive_of(b"a" * 20_000), "more than 10000 bytes"),
+        (lambda: archive_of(b"a" * 9000, b"b" * 9000), "at least 18000 bytes of blocks, but at most 10000"),
+        (lambda: archive_of(b"a" * 20_000), "at least 20000 bytes of blocks, but at most 10000 announced"),
         (lambda: archive_of(b"a")[:-20], "not a gzipped tar"),
         (lambda: gzip.compress(b"x" * 2000), "not a gzipped tar"),
         (lambda: gzip.compress(gzip.decompress(archive_of(b"a" * 3000))[:1000]), "cut off"),
@@ -427,7 +428,7 @@ def other_file(name: str, kind: bytes = tarfile.REGTYPE) -> bytes:
         (lambda: other_file("../../etc/passwd"), "is not a hash"),
         (lambda: other_file(str(HASH), tarfile.SYMTYPE), "is not a plain file"),
         (lambda: other_file("x" * 300), "is not a hash"),
-        (lambda: extended_headers(20), "more than 10000 bytes"),
+        (lambda: extended_headers(20), "extended headers of 13312 bytes; 2 blocks may have 12288"),
     ],
 )  # fmt: skip
 def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) -> None:
@@ -436,10 +437,14 @@ def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) ->
 
 
 def test_short_blocks_are_counted_by_their_size_in_memory() -> None:
-    archive = archive_of(*(b"%d" % n for n in range(80)))
-    with pytest.raises(InvalidInput, match="more than 10000 bytes"):
-        read(archive, 80)
-    assert len(read(archive, 80, 80 * COUNTED_BYTES)) == 80
+    plan = TransferPlan(num_blocks=80, bytes_in_raw_blocks=200)
+    with pytest.raises(
+        InvalidInput, match="80 blocks of 200 bytes announced, which count as 10240; at most 10000"
+    ):
+        require_countable(plan, limit=10_000, counted=COUNTED_BYTES)
+    require_countable(plan, limit=80 * COUNTED_BYTES, counted=COUNTED_BYTES)
+    with pytest.raises(InvalidInput, match="which count as 10241"):
+        require_countable(replace(plan, bytes_in_raw_blocks=10_241), limit=10_240, counted=COUNTED_BYTES)
 
 
 def test_a_header_that_declares_gigabytes_is_not_trusted() -> None:
@@ -447,7 +452,7 @@ def test_a_header_that_declares_gigabytes_is_not_trusted() -> None:
         entry = tarfile.TarInfo(str(HASH))
         entry.size = 1 << 40
         tar.fileobj.write(entry.tobuf(tarfile.GNU_FORMAT))
-    with pytest.raises(InvalidInput, match="more than 10000 bytes"):
+    with pytest.raises(InvalidInput, match=f"at least {1 << 40} bytes of blocks, but at most 10000"):
         read(out.getvalue(), 1)
 
 
@@ -467,20 +472,19 @@ def test_a_header_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
         HttpHeader(name=name, value=value)
 
 
-def test_a_block_has_a_limit_of_its_own_and_counts_as_what_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.BytesIO()
-    write_archive([(a_hash(str(number)), bytes(11)) for number in range(3)], out)
+def test_a_block_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = archive_of(b"a" * 10, b"b" * 11)
+    assert len(read(sent, 2)) == 2
+    monkeypatch.setattr(archive, "ARCHIVED_BLOCK_LIMIT", 10)
+    with pytest.raises(InvalidInput, match="a block of 11 bytes; at most 10 are taken"):
+        read(sent, 2)
 
-    def read_signed(limit: int, counted: int) -> int:
-        packed = io.BytesIO(out.getvalue())
-        return len(list(archive.read_signed_archive(packed, count=3, limit=limit, counted=counted)))
 
-    assert read_signed(300, 100) == 3
-    with pytest.raises(InvalidInput, match="more than 299 bytes"):
-        read_signed(299, 100)
-    monkeypatch.setattr(archive, "BLOCKS_BYTES_LIMIT", 10)
-    with pytest.raises(InvalidInput, match="more than"):
-        read_signed(10_000, 1)
+def test_a_block_that_is_not_looked_at_is_passed_over() -> None:
+    contents = [b"x" * 600_000, b"y" * 511]
+    packed = io.BytesIO(archive_of(*contents))
+    names = [name for name, _, _ in archive.read_signed_archive(packed, count=2, limit=10**6)]
+    assert names == [physical_hash_of(one) for one in contents]
 
 
 def test_a_message_has_a_limit_that_its_archive_does_not_count_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,12 +13,12 @@ from odf_testing.builders import a_dataset, a_hash
 from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.hashing.multihash import Multihash
 from odf_sync.http.smart_protocol import serve_push
 from odf_sync.http.smart_protocol.serve_push import _unpacked
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
 from odf_sync.smart import large_messages
+from odf_sync.smart.archive import ArchivedBlock
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
 from odf_sync.smart.connection import Connection, received_blocks
 from odf_sync.smart.exchange import (
@@ -275,8 +275,8 @@ def test_an_archive_of_another_kind_is_refused(media_type: str, encoding: str) -
 
 
 def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
-    def blocks() -> Iterator[tuple[Multihash, bytes, bytes]]:
-        yield HEAD, b"block", b""
+    def blocks() -> Iterator[ArchivedBlock]:
+        yield HEAD, [b"block"], b""
         raise InvalidInput(text="cut off", where="archive")
 
     file = BytesIO()
@@ -287,7 +287,9 @@ def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
 
 def test_spooled_blocks_are_as_received() -> None:
     given = {HEAD: b"first", OTHER: b"", a_hash("third"): b"third"}
-    with SpooledBlocks(BytesIO(), [(name, raw, b"signed") for name, raw in given.items()]) as found:
+    blocks = [(name, [raw[:3], raw[3:]], b"signed") for name, raw in given.items()]
+    with SpooledBlocks(BytesIO(), blocks) as found:
+        assert found.largest == 5
         assert list(found.items()) == list(given.items())
         assert len(found) == 3
         with pytest.raises(KeyError):
@@ -297,7 +299,7 @@ def test_spooled_blocks_are_as_received() -> None:
 def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
     batch = BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
     with pytest.raises(InvalidInput, match=f"archive {HEAD} was not sent"):
-        _unpacked(MemoryBlobStore(), batch, 1, tmp_path / "absent")
+        _unpacked(MemoryBlobStore(), batch, TransferPlan(num_blocks=1), tmp_path / "absent")
 
 
 class Silent:

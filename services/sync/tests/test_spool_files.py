@@ -19,7 +19,7 @@ ONE, TWO, THREE = a_hash("one"), a_hash("two"), a_hash("three")
 def test_blocks_have_their_bytes_and_signatures_until_they_are_closed() -> None:
     file = BytesIO(b"before")
     file.seek(6)
-    with SpooledBlocks(file, [(ONE, b"first", b"signed"), (TWO, b"", b""), (THREE, b"3", b"s")]) as blocks:
+    with SpooledBlocks(file, [(ONE, [b"first"], b"signed"), (TWO, [], b""), (THREE, [b"3"], b"s")]) as blocks:
         assert (list(blocks), len(blocks)) == ([ONE, TWO, THREE], 3)
         assert [blocks[name] for name in (THREE, TWO, ONE)] == [b"3", b"", b"first"]
         assert [blocks.signature(name) for name in (THREE, TWO, ONE)] == [b"s", None, b"signed"]
@@ -36,7 +36,7 @@ def test_a_full_disk_is_detected_before_a_block_is_requested() -> None:
 
     file = Full()
     with pytest.raises(StorageUnavailable, match="the disk is full"):
-        SpooledBlocks(file, [(ONE, b"first", b"")])
+        SpooledBlocks(file, [(ONE, [b"first"], b"")])
 
 
 def test_a_file_is_sent_in_pieces_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:

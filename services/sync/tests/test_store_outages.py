@@ -274,7 +274,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
         connection.send(
             PushRequest(
                 current_head=node.head,
-                transfer_plan=TransferPlan(num_blocks=1),
+                transfer_plan=TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(raw)),
                 force_update_if_diverged=False,
                 visibility_for_created_dataset=DatasetVisibility.PUBLIC,
             )

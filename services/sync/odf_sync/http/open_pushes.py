@@ -15,6 +15,7 @@ from typing import Final
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
+from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 
 Listener = Callable[[ObjectKind, Multihash], None]
 
@@ -26,6 +27,8 @@ LINGERING_SECONDS: Final = 60.0
 
 @dataclass(eq=False, slots=True)
 class _Exchange:
+    archive_bytes: int
+    """How long its archive may be."""
     archive: Multihash | None = None
     """The one that has been sent."""
     until: float = inf
@@ -66,15 +69,15 @@ class OpenPushes:
             self._received[alias.lower()] += count
 
     @contextmanager
-    def exchanging(self, alias: str) -> Iterator[None]:
-        """Accept one archive of blocks for a name."""
+    def exchanging(self, alias: str, archive_bytes: int = ARCHIVE_BYTES_LIMIT) -> Iterator[None]:
+        """Accept one archive of blocks for a name, of at most `archive_bytes`."""
         now = self._clock()
         remaining = {
             name: [exchange for exchange in exchanges if now < exchange.until]
             for name, exchanges in self._exchanges.items()
         }
         self._exchanges = {name: exchanges for name, exchanges in remaining.items() if exchanges}
-        exchange = _Exchange()
+        exchange = _Exchange(archive_bytes=min(archive_bytes, ARCHIVE_BYTES_LIMIT))
         self._exchanges.setdefault(alias.lower(), []).append(exchange)
         try:
             yield
@@ -99,15 +102,18 @@ class OpenPushes:
 
     def takes_archive(self, alias: str, name: Multihash) -> bool:
         """Return whether an archive is accepted for a name; an exchange takes no other one then."""
+        return self.archive_limit(alias, name) is not None
+
+    def archive_limit(self, alias: str, name: Multihash) -> int | None:
+        """Return how long an archive for a name may be, None if it is not accepted; an exchange takes no other one."""
         now = self._clock()
         exchanges = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
-        if any(exchange.archive == name for exchange in exchanges):
-            return True
-        for exchange in exchanges:
-            if exchange.archive is None:
-                exchange.archive = name
-                return True
-        return False
+        for wanted in (name, None):
+            for exchange in exchanges:
+                if exchange.archive == wanted:
+                    exchange.archive = name
+                    return exchange.archive_bytes
+        return None
 
     def archives(self, alias: str) -> tuple[Multihash, ...]:
         """Return the archives that are accepted for a name, and may have been sent."""

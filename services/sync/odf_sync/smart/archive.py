@@ -8,6 +8,7 @@ import gzip
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from io import BytesIO
 from typing import BinaryIO, Final
 
@@ -15,21 +16,29 @@ from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
+from odf_sync.smart.messages import TransferPlan
 
 COMPRESSION_LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
 # Of the compressed archive: the headers of small blocks are as long as the blocks.
 ARCHIVE_BYTES_LIMIT: Final = 2 * BLOCKS_BYTES_LIMIT
-# Of all blocks of a push, which are kept in a file; each counts as at least as many bytes as a block takes in memory.
+# Of one block: manifests and events of commands have no more. Decoded, it takes several times that in memory.
+ARCHIVED_BLOCK_LIMIT: Final = 16 * 1024**2
+# Of all blocks of a push, which are kept in a file; each counts as at least as many bytes as it takes in memory.
 PUSHED_BYTES_LIMIT: Final = 512 * 1024**2
-PUSHED_COUNTED_BYTES: Final = 512
+PUSHED_COUNTED_BYTES: Final = 1024
 # A block counts as at least this many bytes: in memory it takes more, however short it is.
 COUNTED_BYTES: Final = 128
+# Of extended headers for each block: other programs write some 1.5 KiB.
+EXTENDED_BYTES: Final = 4096
+PIECE_BYTES: Final = 256 * 1024
 WHERE: Final = "archive of blocks"
 EXTENDED: Final = (tarfile.XHDTYPE, tarfile.XGLTYPE)
 _BROKEN: Final = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError)
 _SIGNATURE: Final = f"{ObjectKind.SIGNATURE}/"  # before the hash of a block
 ReadSignature = Callable[[Multihash], bytes | None]
+ArchivedBlock = tuple[Multihash, Iterable[bytes], bytes]
+"""A block's name, its bytes in pieces, and its signature, empty without one."""
 
 
 def no_signature(_: Multihash) -> None:
@@ -61,6 +70,16 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(entry, BytesIO(content))
 
 
+def require_countable(plan: TransferPlan, *, limit: int, counted: int) -> None:
+    """Raise `InvalidInput` if more blocks are announced than `limit` bytes, where each counts as at least `counted`."""
+    size = max(plan.bytes_in_raw_blocks, counted * plan.num_blocks)
+    if size > limit:
+        text = (
+            f"{plan.num_blocks} blocks of {plan.bytes_in_raw_blocks} bytes announced, which count as {size}"
+        )
+        raise InvalidInput(text=f"{text}; at most {limit} are taken", where="transfer_plan")
+
+
 def read_archive(
     archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT
 ) -> Iterator[tuple[Multihash, bytes]]:
@@ -68,64 +87,79 @@ def read_archive(
 
     Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in all, and nothing else.
     """
-    for name, raw, signature in read_signed_archive(archive, count=count, limit=limit):
+    names: set[Multihash] = set()
+    for name, pieces, signature in read_signed_archive(archive, count=count, limit=limit):
         if signature:
             raise InvalidInput(text=f"{name} has a signature, which was not asked for", where=WHERE)
-        yield name, raw
+        if name in names:
+            raise occurs_twice(name)
+        names.add(name)
+        yield name, b"".join(pieces)
 
 
-def read_signed_archive(
-    archive: BinaryIO, *, count: int, limit: int = BLOCKS_BYTES_LIMIT, counted: int = COUNTED_BYTES
-) -> Iterator[tuple[Multihash, bytes, bytes]]:
-    """Yield the names and bytes of the blocks and their signatures, empty where there is none, all unchecked.
+def read_signed_archive(archive: BinaryIO, *, count: int, limit: int) -> Iterator[ArchivedBlock]:
+    """Yield the names and bytes of `count` blocks and their signatures, empty where there is none, all unchecked.
 
-    Each counts as at least `counted` bytes. Raises `InvalidInput` as `read_archive` does, for a block of more than
-    `BLOCKS_BYTES_LIMIT`, and for a signature that does not precede its block, or is too long.
+    The bytes come in pieces, which have to be taken before the next block. Raises `InvalidInput` as `read_archive`
+    does, but for a block that occurs twice, and for a signature that does not precede its block, or is too long.
     """
-    # Only the names are kept: the blocks are passed on one at a time.
-    names: set[Multihash] = set()
-    size = 0
-    for entry, raw, signature in _after_signatures(_files(archive, limit)):
-        size += max(len(raw), counted)
-        if len(names) == count:
+    size = found = 0
+    for file, signature in _after_signatures(_files(archive, count)):
+        size, found = size + file.size, found + 1
+        # By the header, before anything of it is unpacked.
+        if found > count:
             raise InvalidInput(text=f"more than the {count} blocks announced", where=WHERE)
         if size > limit:
-            raise _too_large(limit)
+            raise InvalidInput(
+                text=f"at least {size} bytes of blocks, but at most {limit} announced", where=WHERE
+            )
+        if file.size > ARCHIVED_BLOCK_LIMIT:
+            text = f"a block of {file.size} bytes; at most {ARCHIVED_BLOCK_LIMIT} are taken"
+            raise InvalidInput(text=text, where=WHERE)
         try:
-            name = Multihash.parse(entry)
+            name = Multihash.parse(file.name)
         except InvalidInput as error:
-            raise InvalidInput(text=f"{entry[:80]!r} is not a hash", where=WHERE) from error
-        if name in names:
-            raise InvalidInput(text=f"{name} occurs twice", where=WHERE)
-        names.add(name)
-        yield name, raw, signature
-    if len(names) != count:
-        raise InvalidInput(text=f"{len(names)} blocks, but {count} announced", where=WHERE)
+            raise InvalidInput(text=f"{file.name[:80]!r} is not a hash", where=WHERE) from error
+        yield name, file.pieces, signature
+    if found != count:
+        raise InvalidInput(text=f"{found} blocks, but {count} announced", where=WHERE)
 
 
-def _after_signatures(files: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes, bytes]]:
+def occurs_twice(name: Multihash) -> InvalidInput:
+    """Return the error of a block that an archive has twice."""
+    return InvalidInput(text=f"{name} occurs twice", where=WHERE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    name: str
+    size: int
+    pieces: Iterator[bytes]
+
+
+def _after_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
     """Yield the files that are not signatures, each with the signature that comes before it, or nothing."""
     signed, signature = "", b""
-    for entry, raw in files:
-        if entry.startswith(_SIGNATURE) and not signed:
-            if not 0 < len(raw) <= SIZE_LIMIT:
-                raise InvalidInput(text=f"{entry[:80]!r} has {len(raw)} bytes", where=WHERE)
-            signed, signature = entry, raw
+    for file in files:
+        if file.name.startswith(_SIGNATURE) and not signed:
+            if not 0 < file.size <= SIZE_LIMIT:
+                raise InvalidInput(text=f"{file.name[:80]!r} has {file.size} bytes", where=WHERE)
+            signed, signature = file.name, b"".join(file.pieces)
             continue
-        if signed not in ("", f"{_SIGNATURE}{entry}"):
+        if signed not in ("", f"{_SIGNATURE}{file.name}"):
             raise _misplaced(signed)
-        yield entry, raw, signature
+        yield file, signature
         signed, signature = "", b""
     if signed:
         raise _misplaced(signed)
 
 
-def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; `tarfile` itself would read headers of any size into memory.
+def _files(archive: BinaryIO, count: int) -> Iterator[_File]:
+    """Yield files, unread; `tarfile` itself would read headers of any size into memory.
 
-    Extended headers (pax), such as Python writes for times with fractions, are skipped; they count as blocks do.
+    Extended headers (pax), such as Python writes for times with fractions, are skipped, up to some for each block.
     """
-    skipped = 0
+    skipped, most_skipped = 0, EXTENDED_BYTES * (count + 1)
     try:
         with gzip.GzipFile(fileobj=archive, mode="rb") as packed:
             while any(header := packed.read(tarfile.BLOCKSIZE)):
@@ -133,25 +167,36 @@ def _files(archive: BinaryIO, limit: int) -> Iterator[tuple[str, bytes]]:
                 is_extended = entry.type in EXTENDED
                 if not is_extended and entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
                     raise InvalidInput(text=f"{entry.name[:80]!r} is not a plain file", where=WHERE)
-                # Before anything of that size is read.
-                if not 0 <= entry.size <= min(limit - skipped, BLOCKS_BYTES_LIMIT):
-                    raise _too_large(limit)
-                raw = packed.read(entry.size)
-                if len(raw) < entry.size:
-                    raise InvalidInput(text=f"cut off in {entry.name[:80]!r}", where=WHERE)
+                if entry.size < 0:
+                    raise InvalidInput(text=f"{entry.name[:80]!r} has {entry.size} bytes", where=WHERE)
+                skipped += tarfile.BLOCKSIZE + entry.size if is_extended else 0
+                if skipped > most_skipped:
+                    text = f"extended headers of {skipped} bytes; {count} blocks may have {most_skipped}"
+                    raise InvalidInput(text=text, where=WHERE)
+                pieces = _pieces(packed, entry)
+                if not is_extended:
+                    yield _File(name=entry.name, size=entry.size, pieces=pieces)
+                for _ in pieces:
+                    pass
                 packed.read(-entry.size % tarfile.BLOCKSIZE)
-                if is_extended:
-                    skipped += tarfile.BLOCKSIZE + entry.size
-                else:
-                    yield entry.name, raw
             packed.read(tarfile.RECORDSIZE)  # to the end, where the checksum is
     except _BROKEN as error:
         raise InvalidInput(text=f"not a gzipped tar: {str(error)[:200]}", where=WHERE) from error
 
 
+def _pieces(packed: gzip.GzipFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
+    """Yield the bytes of an entry."""
+    left = entry.size
+    try:
+        while left:
+            piece = packed.read(min(left, PIECE_BYTES))
+            if not piece:
+                raise InvalidInput(text=f"cut off in {entry.name[:80]!r}", where=WHERE)
+            left -= len(piece)
+            yield piece
+    except _BROKEN as error:  # in the hands of the one who takes the pieces
+        raise InvalidInput(text=f"not a gzipped tar: {str(error)[:200]}", where=WHERE) from error
+
+
 def _misplaced(signature: str) -> InvalidInput:
     return InvalidInput(text=f"{signature[:80]!r} does not precede its block", where=WHERE)
-
-
-def _too_large(limit: int) -> InvalidInput:
-    return InvalidInput(text=f"more than {limit} bytes of blocks", where=WHERE)

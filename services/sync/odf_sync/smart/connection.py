@@ -14,7 +14,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff
 from odf_sync.access.sent_tokens import denied
-from odf_sync.smart.archive import read_archive
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, COUNTED_BYTES, read_archive, require_countable
 from odf_sync.smart.channel import Channel, PeerClosed, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
 from odf_sync.smart.large_messages import SMALL_BYTES, message_bytes
@@ -180,12 +180,14 @@ def _not_refused(message: Message | None) -> Message | None:
 
 def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
     """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
+    require_countable(plan, limit=BLOCKS_BYTES_LIMIT, counted=COUNTED_BYTES)
     connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES) + SMALL_BYTES)
     batch = connection.expect(MetadataReply).blocks
     if batch.num_blocks != plan.num_blocks:
         text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
         raise InvalidInput(text=text, where="blocks")
-    return dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks))
+    limit = plan.bytes_in_raw_blocks
+    return dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks, limit=limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How many bytes of large messages are received at a time, from all callers together and from each.
+"""How many bytes of large messages are received or kept at a time, from all callers together and from each.
 
 A message is in memory as a whole, more than once, until its archive is in a file. How long it may be is known before:
 that of a push from its plan, a list of objects from the chain. A client that sends more is disconnected.
@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from odf_sync.smart.channel import MAX_SENT_MESSAGE_BYTES, Channel
+from odf_sync.access.rate_limits import BodyPace
+from odf_sync.smart.channel import IDLE_SECONDS, MAX_SENT_MESSAGE_BYTES, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Fault, Internal, Message, Phase, TransferPlan
 
@@ -26,17 +27,21 @@ BYTES_PER_SECOND: Final = 64 * 1024
 AROUND_BYTES: Final = 64 * 1024  # of JSON, at most, around an archive
 JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
+INCOMPRESSIBLE: Final = 1024  # bytes that do not compress take one more, at most
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
 REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
 FIRST_BYTES_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
 LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # on average, after that
 LOOKS: Final = 6  # at what has arrived, in that time
+SILENT_SECONDS: Final = 120.0  # without a byte; a push keeps disk and memory from others
+LOOK_SECONDS: Final = 10.0  # between two looks at what has arrived
 M = TypeVar("M", bound=Message)
 
 
 def archive_bytes(plan: TransferPlan) -> int:
     """Return how long the archive with the blocks of a plan may be."""
-    return plan.bytes_in_raw_blocks + ENTRY_BYTES * plan.num_blocks
+    raw = plan.bytes_in_raw_blocks
+    return raw + raw // INCOMPRESSIBLE + ENTRY_BYTES * plan.num_blocks
 
 
 def message_bytes(plan: TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
@@ -69,8 +74,29 @@ async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: C
                 raise TimeoutError(text) from error
 
 
+async def expect_soon(channel: Channel, kind: type[M], arrived: Callable[[], int]) -> M:
+    """Return the next message, of a kind; raises `TimeoutError` once no byte has `arrived` for a while.
+
+    Likewise if they arrive more slowly than those of a body have to.
+    """
+    now = asyncio.get_running_loop().time
+    seen, heard, until = await asyncio.to_thread(arrived), now(), now() + IDLE_SECONDS
+    pace = BodyPace(SILENT_SECONDS, now)
+    while True:
+        try:
+            return await channel.expect(kind, min(LOOK_SECONDS, SILENT_SECONDS))
+        except TimeoutError as error:
+            came = await asyncio.to_thread(arrived) - seen
+            if came > 0:
+                seen, heard = seen + came, now()
+                pace.note(came)
+            if min(heard + SILENT_SECONDS, until) <= now() or pace.seconds_left() <= 0:
+                text = f"no {kind.__name__} after {now() - heard:.0f} s without a byte, or too few of them"
+                raise TimeoutError(text) from error
+
+
 class LargeMessages:
-    """Counts the bytes of large messages that are being received; used in one event loop."""
+    """Counts the bytes of large messages that are being received, or are kept; used in one event loop."""
 
     def __init__(
         self,

@@ -1,15 +1,15 @@
 """Archives and blocks of an exchange in a file: an exchange may last for hours, and there may be many."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from tempfile import TemporaryFile
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from odf_common.adapters.local.faults import guarded, translated
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import BlobStore, scratch_folder
-
-PIECE_BYTES: Final = 256 * 1024
+from odf_sync.smart.archive import PIECE_BYTES, ArchivedBlock, occurs_twice
 
 
 def spool_file(blobs: BlobStore) -> BinaryIO:
@@ -23,41 +23,59 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
     """Blocks by hash, in the order in which they came; their bytes are in a file until they are asked for."""
 
     @guarded
-    def __init__(self, file: BinaryIO, blocks: Iterable[tuple[Multihash, bytes, bytes]]) -> None:
-        """Write blocks, with their signatures, to a file, which is closed with this; raises `StorageUnavailable`."""
+    def __init__(self, file: BinaryIO, blocks: Iterable[ArchivedBlock]) -> None:
+        """Write blocks to a file, which is closed with this; raises `StorageUnavailable`.
+
+        Raises `InvalidInput` for a block that comes twice.
+        """
         self._file = file
-        self._places: dict[Multihash, tuple[int, int, int]] = {}
-        """Where a block begins, its size, and that of the signature, which follows it."""
+        self._numbers: dict[bytes, int] = {}
+        """Which one of the blocks has a hash, in binary form: a push may have 500,000."""
+        self._starts = array("Q", [file.tell()])
+        """Where each begins, and where the last one ends; its signature follows it."""
+        self._sizes = array("L")
         try:
-            for name, raw, signature in blocks:
-                self._places[name] = file.tell(), len(raw), len(signature)
-                file.write(raw + signature)
+            for name, pieces, signature in blocks:
+                if self._numbers.setdefault(name.raw, len(self._sizes)) != len(self._sizes):
+                    raise occurs_twice(name)
+                self._sizes.append(sum(map(file.write, pieces)))
+                self._starts.append(self._starts[-1] + self._sizes[-1] + file.write(signature))
             file.flush()
         except BaseException:
             file.close()
             raise
 
+    @property
+    def largest(self) -> int:
+        """Return how many bytes the largest block has."""
+        return max(self._sizes, default=0)
+
+    def size(self, name: Multihash) -> int:
+        """Return how many bytes a block has; raises `KeyError`."""
+        return self._sizes[self._numbers[name.raw]]
+
     @guarded
     def __getitem__(self, name: Multihash) -> bytes:
         """Return the bytes of a block; raises `KeyError`."""
-        start, size, _ = self._places[name]
-        self._file.seek(start)
-        return self._file.read(size)
+        number = self._numbers[name.raw]
+        self._file.seek(self._starts[number])
+        return self._file.read(self._sizes[number])
 
     @guarded
     def signature(self, name: Multihash) -> bytes | None:
         """Return the signature of a block, None if it has none; raises `KeyError`."""
-        start, size, signed = self._places[name]
-        self._file.seek(start + size)
-        return self._file.read(signed) or None
+        number = self._numbers[name.raw]
+        start = self._starts[number] + self._sizes[number]
+        self._file.seek(start)
+        return self._file.read(self._starts[number + 1] - start) or None
 
     def __iter__(self) -> Iterator[Multihash]:
         """Iterate over the hashes."""
-        return iter(self._places)
+        return map(Multihash, self._numbers)
 
     def __len__(self) -> int:
         """Return the number of blocks."""
-        return len(self._places)
+        return len(self._numbers)
 
     def __exit__(self, *_: object) -> None:
         """Remove the bytes."""

@@ -5,7 +5,6 @@ Only the coordinator moves a head: `commit` asks it to admit the chain.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from odf_common.chain.state import ChainState
@@ -22,6 +21,7 @@ from odf_common.service.request_reply import Replies
 from odf_sync.transfer.privacy import Privacy
 
 STORED_TOGETHER: Final = 1024  # blocks or signatures in memory
+STORED_BYTES: Final = 4 * 1024**2  # of them, and one more block
 REPLY_TIMEOUT_SECONDS: Final = 60.0  # for the coordinator to admit a chain, then the request is repeated
 MAX_REQUEST_ATTEMPTS: Final = 10
 
@@ -55,7 +55,15 @@ def store(
     blobs: BlobStore, dataset: DatasetId, kind: ObjectKind, waiting: Iterator[tuple[Multihash, bytes]]
 ) -> None:
     """Store blocks or signatures durably, many at a time, unless they exist."""
-    while some := tuple(islice(waiting, STORED_TOGETHER)):
+    some: list[tuple[Multihash, bytes]] = []
+    size = 0
+    for name, raw in waiting:
+        some.append((name, raw))
+        size += len(raw)
+        if len(some) == STORED_TOGETHER or size >= STORED_BYTES:
+            blobs.put_all(dataset, kind, some)
+            some, size = [], 0
+    if some:
         blobs.put_all(dataset, kind, some)
 
 

@@ -34,7 +34,6 @@ from odf_sync.http.simple_protocol.object_uploads import (
     upload_file,
 )
 from odf_sync.repositories import pack_format
-from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.smart.messages import (
     DIRECT,
     DIRECT_HEADER,
@@ -193,12 +192,11 @@ class SimpleProtocol:
     async def _archive(self, request: web.Request) -> web.Response:
         hashed = hash_in_url(request.match_info["name"])
         alias = name_in_path(request)
-        if not self._pushes.takes_archive(alias, hashed):
+        most = self._pushes.archive_limit(alias, hashed)
+        if most is None:
             raise web.HTTPNotFound(text="")
         file = upload_file(self._home, alias, hashed)
-        upload = ExpectedUpload(
-            file=file, name=hashed, has=lambda: False, take=_keep, most=ARCHIVE_BYTES_LIMIT
-        )
+        upload = ExpectedUpload(file=file, name=hashed, has=lambda: False, take=_keep, most=most)
         return await self._uploads.receive(request, upload, counted_caller(request))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -38,7 +39,7 @@ from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import UPLOADING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.object_uploads import has_uploads
 from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
-from odf_sync.http.smart_protocol.serve_push import PushTarget, serve_push
+from odf_sync.http.smart_protocol.serve_push import PushTarget, held_blocks, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
 from odf_sync.smart.exchange import (
     CLOSE_FAULT,
@@ -114,6 +115,8 @@ class SmartProtocol:
         self._pushes = pushes
         self._pulls = pulls or OpenPulls()
         self._large = LargeMessages()
+        self._held = held_blocks()
+        self._decoding = threading.Lock()
         self._lists = large_lists()
         self._open: set[_Exchange] = set()
         self._ending: set[asyncio.Task[bool]] = set()
@@ -179,6 +182,8 @@ class SmartProtocol:
             head=head,
             pushes=self._pushes,
             large=self._large,
+            held=self._held,
+            decoding=self._decoding,
             creating=partial(self._creating, request),
             may_replace=partial(is_allowed, request, Action.MANAGE),
             may_find=partial(self._authorizer.may_find, caller_of(request)),

@@ -1,8 +1,8 @@
 """The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -27,14 +27,20 @@ from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, UploadTarget, upload_file
 from odf_sync.http.smart_protocol.inline_objects import receive_inline
 from odf_sync.http.smart_protocol.serve_pull import url_of
-from odf_sync.smart.archive import PUSHED_BYTES_LIMIT, PUSHED_COUNTED_BYTES, read_signed_archive
-from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
+from odf_sync.smart.archive import (
+    PUSHED_BYTES_LIMIT,
+    PUSHED_COUNTED_BYTES,
+    read_signed_archive,
+    require_countable,
+)
+from odf_sync.smart.channel import PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused, fits_close_frame
 from odf_sync.smart.large_messages import (
     SMALL_BYTES,
     LargeMessages,
     archive_bytes,
     expect_arriving,
+    expect_soon,
     message_bytes,
 )
 from odf_sync.smart.messages import (
@@ -73,8 +79,30 @@ NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, an
 NOT_FREE: Final = "it cannot be created under this name now"
 # Questions about the progress, and answers to them, while no byte of an object arrives: 10 minutes.
 MAX_FRUITLESS_MESSAGES: Final = 120
+MAX_UNANSWERED_QUESTIONS: Final = 12  # in a row, while no byte of an object arrives: 2 minutes
+# Of the blocks of open pushes, on disk: of all, and of each caller half. An archive is there besides its blocks.
+MAX_HELD_BYTES: Final = 4 * 1024**3
+SMALL_HELD_BYTES: Final = 1024**2  # pushes up to this size are not counted
+HELD_BLOCK_BYTES: Final = (
+    4096  # of each block besides, at most: headers, its signature, and its place in memory
+)
+TOO_MUCH_HELD: Final = "open pushes hold too many bytes of blocks; try again later"
+# A chain with a longer one is admitted while no other such is: decoded, it may take ten times its size.
+LARGE_BLOCK_BYTES: Final = 256 * 1024
+MAX_SEED_BYTES: Final = 64 * 1024  # of a block that is decoded before the chain is admitted
 OBJECTS_OF_BLOCK: Final = 2  # a slice and a checkpoint
 MORE_OBJECTS: Final = 1000  # that a client may list too many
+
+
+def held_blocks() -> LargeMessages:
+    """Return the room for the blocks of open pushes."""
+    refusal = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MUCH_HELD)
+    return LargeMessages(MAX_HELD_BYTES, small=SMALL_HELD_BYTES, refusal=refusal)
+
+
+def held_bytes(plan: TransferPlan) -> int:
+    """Return how much the blocks of a plan may take until the push ends."""
+    return 2 * plan.bytes_in_raw_blocks + HELD_BLOCK_BYTES * plan.num_blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +118,9 @@ class PushTarget:
     head: Multihash | None
     pushes: OpenPushes
     large: LargeMessages
+    held: LargeMessages
+    decoding: AbstractContextManager[object]
+    """Held by one push at a time while its large blocks are decoded."""
     creating: Callable[[DatasetId, DatasetVisibility], AbstractContextManager[str]]
     """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
@@ -99,13 +130,14 @@ class PushTarget:
     require_allowed: Callable[[Action], None]
     """Raise `TransferRefused` unless the caller may still do this to the dataset."""
 
-    def dataset_of(self, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> DatasetId | None:
+    def dataset_of(self, blocks: SpooledBlocks, *, is_forced: bool) -> DatasetId | None:
         """Return the dataset that the blocks are for; None if it is new and they do not begin with its Seed.
 
         Raises `TransferRefused` if a forced chain has another id or kind.
         """
-        # Only this block is decoded here; `Acceptance` admits all of them.
-        event = decode_block(next(iter(blocks.values()))).block.event
+        # Only this block is decoded here, unless it is too long for a Seed; `Acceptance` admits all of them.
+        first = next(iter(blocks))
+        event = decode_block(blocks[first]).block.event if blocks.size(first) <= MAX_SEED_BYTES else None
         if self.entry is None:
             return event.dataset_id if isinstance(event, Seed) else None
         dataset = self.entry.dataset_id
@@ -188,12 +220,26 @@ async def serve_push(channel: Channel, target: PushTarget, request: web.Request)
     if is_forced and target.entry is not None and not await target.may_replace():
         await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
         return
-    with (
-        target.pushes.exchanging(target.alias),
-        await _received_blocks(channel, target, request, push.transfer_plan) as received,
-    ):
-        await _receive(channel, target, request, push, received)
+    plan = push.transfer_plan
+    async with _refusing(channel):
+        require_countable(plan, limit=PUSHED_BYTES_LIMIT, counted=PUSHED_COUNTED_BYTES)
+    async with target.held.receiving(held_bytes(plan), counted_caller(request)):
+        with (
+            target.pushes.exchanging(target.alias, archive_bytes(plan)),
+            await _received_blocks(channel, target, request, plan) as received,
+        ):
+            await _receive(channel, target, request, push, received)
     await channel.send(PushConfirmed())
+
+
+@asynccontextmanager
+async def _refusing(channel: Channel) -> AsyncIterator[None]:
+    """Refuse the push if the block raises `InvalidInput`: a close frame has room for 50 characters of the reason."""
+    try:
+        yield
+    except InvalidInput as error:
+        await channel.send(Refusal(fault=Internal(phase=channel.end.phase, error_message=str(error))))
+        raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,18 +264,21 @@ async def _received_blocks(
     async with target.large.receiving(size, counted_caller(request)):
         limit_received(request, size + SMALL_BYTES)
         await channel.send(PushAccepted())
+
+        def arrived() -> int:
+            return bytes_received(request) + target.archive_bytes()
+
         if size <= SMALL_BYTES:
-            message = await channel.expect(NewBlocks, IDLE_SECONDS)
+            message = await expect_soon(channel, NewBlocks, arrived)
         else:
             longest = max(
                 size, archive_bytes(plan)
             )  # an archive that is uploaded may be longer than a message
-            message = await expect_arriving(
-                channel, NewBlocks, longest, lambda: bytes_received(request) + target.archive_bytes()
-            )
+            message = await expect_arriving(channel, NewBlocks, longest, arrived)
         batch = message.new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
-        blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan.num_blocks, archive)
+        async with _refusing(channel):
+            blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan, archive)
     return _ReceivedPush(blocks=blocks, archive=archive)
 
 
@@ -238,14 +287,15 @@ async def _receive(
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, push.force_update_if_diverged
+    arrived = partial(bytes_received, request)
     if not blocks:
         await channel.send(BlocksAccepted())
-        await channel.expect(CompleteRequest, IDLE_SECONDS)
+        await expect_soon(channel, CompleteRequest, arrived)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     limit_received(request, LIST_BYTES)
     await channel.send(BlocksAccepted())
-    uploads = await channel.expect(UploadsRequest, IDLE_SECONDS)
+    uploads = await expect_soon(channel, UploadsRequest, arrived)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(
         alias=target.alias,
@@ -253,6 +303,7 @@ async def _receive(
         blocks=blocks,
         signature=blocks.signature,
         is_forced=is_forced,
+        decoding=target.decoding if blocks.largest > LARGE_BLOCK_BYTES else nullcontext(),
     )
     with (
         target.pushes.pushing(target.alias, dataset),
@@ -262,7 +313,7 @@ async def _receive(
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
-        await channel.expect(CompleteRequest, IDLE_SECONDS)
+        await expect_soon(channel, CompleteRequest, arrived)
         await asyncio.to_thread(target.complete, acceptance, dataset, push)
     # Not earlier: a push that is cut off refers to it again, instead of sending it once more.
     if received.archive is not None:
@@ -270,19 +321,22 @@ async def _receive(
 
 
 def _unpacked(
-    blobs: BlobStore, batch: BlocksBatch, planned: int, archive: Path | None = None
+    blobs: BlobStore, batch: BlocksBatch, plan: TransferPlan, archive: Path | None = None
 ) -> SpooledBlocks:
-    """Return the blocks of an archive, in a file."""
-    if batch.num_blocks != planned:
-        text = f"{batch.num_blocks} blocks, but {planned} planned"
+    """Return the blocks of an archive, in a file; raises `InvalidInput` unless they are as planned."""
+    if batch.num_blocks != plan.num_blocks:
+        text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
         raise InvalidInput(text=text, where="new_blocks")
     if archive is not None and not archive.is_file():
         raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
     with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
-        signed = read_signed_archive(
-            packed, count=planned, limit=PUSHED_BYTES_LIMIT, counted=PUSHED_COUNTED_BYTES
-        )
-        return SpooledBlocks(spool_file(blobs), signed)
+        signed = read_signed_archive(packed, count=plan.num_blocks, limit=plan.bytes_in_raw_blocks)
+        try:
+            return SpooledBlocks(spool_file(blobs), signed)
+        except InvalidInput:
+            if archive is not None:
+                archive.unlink(missing_ok=True)  # no push can use it
+            raise
 
 
 async def _receive_objects(
@@ -307,22 +361,30 @@ async def _receive_objects(
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:
             return
-        uploads = await channel.expect(UploadsRequest, IDLE_SECONDS)
+        uploads = await expect_soon(channel, UploadsRequest, partial(bytes_received, request))
 
 
 async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
     """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
-    before, fruitless = received(), 0
+    before, fruitless, unanswered = received(), 0, 0
     while fruitless < MAX_FRUITLESS_MESSAGES:
         try:
             message = await channel.receive(PROGRESS_SECONDS)
-        except TimeoutError:
+        except TimeoutError as error:
+            if unanswered == MAX_UNANSWERED_QUESTIONS:
+                text = f"no answer to {unanswered} questions about the progress, and no byte of an object"
+                raise TimeoutError(text) from error
             await channel.send(ProgressRequest())
+            unanswered += 1
         else:
             if isinstance(message, UploadsComplete):
                 return
+            unanswered = 0
         now = received()
-        before, fruitless = now, 0 if now != before else fruitless + 1
+        if now != before:
+            before, fruitless, unanswered = now, 0, 0
+        else:
+            fruitless += 1
     raise TimeoutError(
         f"no byte of an object arrived for {MAX_FRUITLESS_MESSAGES} questions and answers about the progress"
     )

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from typing import Final
 
 from odf_common.chain.state import ChainState
@@ -37,6 +37,8 @@ class PushedChain:
     """Replace the chain, from the first of the blocks on."""
     signature: ReadSignature = no_signature
     """Return the signature that was sent with a block, None without one."""
+    decoding: AbstractContextManager[object] = field(default_factory=nullcontext)
+    """Held while the blocks are decoded."""
 
     def signatures(self) -> Iterator[tuple[Multihash, bytes]]:
         """Yield the signatures that were sent."""
@@ -125,6 +127,10 @@ class Acceptance(AbstractContextManager["Acceptance"]):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self) -> _AdmittedChain:
+        with self._chain.decoding:
+            return self._decoded()
+
+    def _decoded(self) -> _AdmittedChain:
         datasets, chain = self._datasets, self._chain
         entry = datasets.catalog.by_alias(chain.alias)
         here = None if entry is None else datasets.states.current(entry.dataset_id)
