@@ -17,6 +17,7 @@ import structlog
 from odf_common.embedded.checks import require_home, require_kafka, require_redis, require_store
 from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
+from odf_common.embedded.parts.log_files import LogLimits, keep_bounded
 from odf_common.embedded.parts.managed_process import PartProcess
 from odf_common.embedded.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.errors import Conflict, Unavailable
@@ -218,15 +219,20 @@ def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
             pid=os.getpid(),
             may_change_ports=start.new_ports,
         )
-        asyncio.run(_supervise(plan, on_change))
+        limits = LogLimits(max_bytes=settings.log_max_bytes)
+        asyncio.run(_supervise(plan, on_change, limits))
 
 
-async def _supervise(plan: Plan, on_change: OnChange) -> None:
+async def _supervise(plan: Plan, on_change: OnChange, limits: LogLimits) -> None:
     supervisor = Supervisor(plan, on_change)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, supervisor.stop)
-    await supervisor.run()
+    bounding = asyncio.create_task(keep_bounded(plan.node.home / "logs", limits))
+    try:
+        await supervisor.run()
+    finally:
+        bounding.cancel()
 
 
 @contextmanager

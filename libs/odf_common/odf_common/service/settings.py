@@ -329,6 +329,11 @@ class Settings:
         number(1000, 300_000), 6000, "time without heartbeat until a consumer is dead"
     )
     log_level: str = _option(one_of(*LEVELS), "info", "debug, info, warning or error")
+    log_max_bytes: int = _option(
+        number(64 * 1024, 1 << 40),
+        16 * MIB,
+        "size from which a log of `odf up` is rotated while its part runs; three older ones are kept of each",
+    )
     # One thread per concurrent request of the engine: each is one task, and none waits behind a long one.
     spark_master: str = _option(
         spark_master, "local[12]", "Spark master: local[N] for N threads, local[*] for one per core"

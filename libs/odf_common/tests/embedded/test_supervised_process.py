@@ -24,7 +24,6 @@ from odf_common.embedded.parts.managed_process import (
     held_in_foreground,
     is_in_foreground,
     launched,
-    rotate,
 )
 from odf_common.embedded.plan import Plan, emptied
 from odf_common.embedded.supervisor import Supervisor
@@ -181,16 +180,6 @@ def test_the_launcher_does_not_outlive_its_parent() -> None:
     )
     assert (done.returncode, done.stdout) == (1, b"")
     assert subprocess.run(launched(("echo", "x")), capture_output=True, check=True).stdout == b"x\n"
-
-
-def test_logs_are_rotated_and_three_are_kept(tmp_path: Path) -> None:
-    log = tmp_path / "part.log"
-    for number in range(6):
-        log.write_text(str(number))
-        rotate(log)
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
-        "part.log.1": "5", "part.log.2": "4", "part.log.3": "3",
-    }  # fmt: skip
 
 
 def test_leftovers_of_a_home_are_ended_and_those_of_others_are_not(tmp_path: Path) -> None:

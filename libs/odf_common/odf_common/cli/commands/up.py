@@ -16,7 +16,7 @@ from odf_common.cli.output import output_option, print_object, remark
 from odf_common.embedded.checks import require_home
 from odf_common.embedded.node_file import Node, NoNode, Part, read_node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
-from odf_common.embedded.parts.managed_process import rotate
+from odf_common.embedded.parts.log_files import open_log, rotate
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import Refused
 from odf_common.service.settings import Settings, child_environment, load, unknown_variables
@@ -118,7 +118,7 @@ class _StartReport:
 def _detached(settings: Settings, start: Start, report: _StartReport) -> None:
     log = settings.home / "logs" / "node.log"
     rotate(log)
-    with log.open("ab") as file:
+    with open_log(log) as file:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "odf_common.embedded", *start.arguments()],
             stdin=subprocess.DEVNULL,

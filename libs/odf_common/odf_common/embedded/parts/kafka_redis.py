@@ -12,6 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from odf_common.embedded.parts.log_files import open_log
 from odf_common.embedded.parts.managed_process import PartSpec, launched
 from odf_common.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
 from odf_common.errors import NotFound
@@ -124,7 +125,7 @@ async def _format_storage(
     """Give Kafka's data folder a new cluster id."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", str(properties))
-    with log_file.open("ab") as log:
+    with open_log(log_file) as log:
         process = await asyncio.create_subprocess_exec(
             *launched((*run, *tool)),
             stdin=asyncio.subprocess.DEVNULL,

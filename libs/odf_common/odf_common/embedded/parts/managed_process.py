@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.embedded.parts.log_excerpt import log_excerpt
+from odf_common.embedded.parts.log_files import open_log, rotate
 from odf_common.embedded.parts.readiness import Probe
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
@@ -26,7 +27,6 @@ SILENCE_SECONDS: Final = 20.0  # without an answer to them until a part is unres
 RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
 STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
 MAX_FAILED_STARTS: Final = 3  # exits before it was ever ready
-MAX_KEPT_LOGS: Final = 3
 _NO_SPACE: Final = "free some space on the disk"
 _NO_FILES: Final = "raise the limit of open files (`ulimit -n`) and start the node again"
 _NO_PROCESS: Final = "free memory, or raise the limit of processes (`ulimit -u`) and start the node again"
@@ -151,7 +151,7 @@ class PartProcess:
             await process.wait()
 
     async def _spawn(self) -> asyncio.subprocess.Process:
-        with self.log.open("ab") as log:
+        with open_log(self.log) as log:
             return await asyncio.create_subprocess_exec(
                 *launched(self.spec.command),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -249,12 +249,3 @@ def signal_group(pid: int, number: signal.Signals) -> None:
     """Signal a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, number)
-
-
-def rotate(log: Path) -> None:
-    """Rotate a log, keeping the last ones: `kafka.log` → `kafka.log.1` → …."""
-    for number in range(MAX_KEPT_LOGS, 0, -1):
-        older = log.with_name(f"{log.name}.{number}")
-        newer = log if number == 1 else log.with_name(f"{log.name}.{number - 1}")
-        if newer.exists():
-            newer.replace(older)
