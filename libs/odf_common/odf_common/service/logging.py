@@ -8,6 +8,7 @@ from typing import Final, TextIO
 import structlog
 
 from odf_common.codec.visible_text import visible
+from odf_common.service.repeated_logs import RepeatedLogs
 
 _SHARED: Final[tuple[structlog.typing.Processor, ...]] = (
     structlog.contextvars.merge_contextvars,
@@ -20,7 +21,10 @@ NOISY: Final = ("py4j", "asyncio", "aiokafka", "faust", "mode", "urllib3", "grpc
 
 
 def configure(level: str, *, service: str) -> None:
-    """Send all logs of at least `level` to stderr, with the service's name: JSON unless stderr is a terminal."""
+    """Send all logs of at least `level` to stderr, with the service's name: JSON unless stderr is a terminal.
+
+    The same warning is logged less and less often while it is repeated.
+    """
     is_terminal = sys.stderr.isatty()
     renderer: structlog.typing.Processor = (
         _for_people() if is_terminal else structlog.processors.JSONRenderer(default=str)
@@ -44,6 +48,7 @@ def configure(level: str, *, service: str) -> None:
             ],
         )
     )
+    handler.addFilter(RepeatedLogs())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -32,6 +32,7 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
+from odf_common.service.malformed_requests import count_malformed_requests
 from odf_common.service.protection import require_protected, why_not_local
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
@@ -191,5 +192,6 @@ def main() -> None:
     except OdfError as error:
         log.error("cannot start", why=str(error), advice=error.advice())  # noqa: TRY400 - no traceback is needed
         raise SystemExit(1) from error
+    count_malformed_requests()
     metrics.expose(settings)
     asyncio.run(run(app, settings))

@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+import structlog
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.sql import SparkSession
 
 from odf_engine_spark.spark.function_registry import remove_unlisted
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.launching import bound_to_us
 from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS
+
+log = structlog.stdlib.get_logger(__name__)
 
 _JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m -Xshare:auto -Xlog:disable -XX:-UsePerfData "
@@ -95,6 +99,7 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    AccumulatorTCPServer.handle_error = _note_refused  # type: ignore[method-assign, assignment]
     warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # created by Spark, stays empty
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     for name, value in _SETTINGS.items():
@@ -110,6 +115,11 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     remove_unlisted(spark, ALLOWED_FUNCTIONS)
     _warm(spark)
     return spark
+
+
+def _note_refused(_: object, __: object, ___: object) -> None:
+    """Log that Spark refused a connection: its own way prints a traceback, for anyone who can connect to the port."""
+    log.warning("a connection to a port of Spark was refused", why=type(sys.exception()).__name__)
 
 
 def _warm(spark: Spark) -> None:

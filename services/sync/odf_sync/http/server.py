@@ -15,6 +15,7 @@ from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.retry import keep_trying
+from odf_common.service.malformed_requests import count_malformed_requests
 from odf_common.service.protection import http_tls
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
@@ -92,6 +93,7 @@ async def _serve(
     tls: ssl.SSLContext | None,
     connections: Connections,
 ) -> None:
+    count_malformed_requests()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(HTTP_THREADS, "http"))
     host, _, port = address.rpartition(":")
     runner = web.AppRunner(app, access_log=None, lingering_time=UNREAD_BODY_SECONDS)

@@ -25,6 +25,8 @@ _JVM: Final = (
     "-Xshare:auto",
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    # Its warnings are those of clients that send something else than Kafka's protocol: a traceback each.
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.network.Selector=error",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
 )

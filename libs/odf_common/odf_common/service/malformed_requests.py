@@ -1,0 +1,33 @@
+"""Requests that aiohttp cannot read, of which anyone who reaches a port can send any number."""
+
+import logging
+from typing import Final
+
+from prometheus_client import Counter
+
+SERVER: Final = "aiohttp.server"  # the logger of its servers
+ERROR: Final = "HttpProcessingError"  # its base class for such requests
+TEXT: Final = "a request is not HTTP, or has headers that are too long"
+
+MALFORMED: Final = Counter(
+    "odf_http_malformed_requests_total", "Requests that are not HTTP, or have headers that are too long."
+)
+
+
+class MalformedRequests(logging.Filter):
+    """Counts them; what is logged has neither their bytes nor a traceback, and is the same for all of them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return True."""
+        error = record.exc_info[1] if record.exc_info else None
+        # By its name: not every service has aiohttp.
+        if any(kind.__name__ == ERROR for kind in type(error).__mro__):
+            MALFORMED.inc()
+            record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+            record.msg, record.args, record.exc_info, record.exc_text = TEXT, (), None, None
+        return True
+
+
+def count_malformed_requests() -> None:
+    """Count those to any HTTP server of this process."""
+    logging.getLogger(SERVER).filters[:] = [MalformedRequests()]
