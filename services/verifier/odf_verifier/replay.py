@@ -35,7 +35,11 @@ from odf_verifier.targets import Target
 
 log = structlog.stdlib.get_logger(__name__)
 
-_NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE})
+_NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED})
+_REFUSED: Final = (
+    "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset can "
+    "set another one with `odf commit`, for what is derived from then on"
+)
 Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
 
 
@@ -54,20 +58,21 @@ class Replay:
     def run(self, links: list[Link], since: ChainState | None) -> Iterator[Outcome]:
         """Replay the transforms among `links`, which follow `since`; stops at the first that cannot be run.
 
-        Transforms for an engine that is not installed are skipped.
+        Transforms for an engine that is not installed, or of a query that the engine refuses, are reported once and
+        skipped.
 
         Raises `Unavailable` if the engine cannot be reached.
         """
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
-        done, missing = 0, set()
+        done, missing, refused = 0, set(), set()
         for stored in self._replayer.transforms(blocks, since):
             assert stored.state.transform is not None, (
                 "the rules have been checked: it follows a SetTransform"
             )
             transform = stored.state.transform.transform
             engine = transform.engine, transform.version
-            if engine in missing:
+            if engine in missing or stored.state.transform in refused:
                 continue
             begun = time.monotonic()
             problem = self._one(stored)
@@ -82,6 +87,8 @@ class Replay:
             )
             if problem is not None and problem.kind is Damage.ENGINE_NOT_AVAILABLE:
                 missing.add(engine)  # reported once; other transforms may be for the installed engine
+            elif problem is not None and problem.kind is Damage.REPLAY_REFUSED:
+                refused.add(stored.state.transform)
             else:
                 done += 1
             yield done, total, problem
@@ -101,7 +108,7 @@ class Replay:
             except EngineNotAvailable as error:
                 return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
             except InvalidQuery as error:
-                return problem(Damage.REPLAY_REFUSED, str(error))
+                return problem(Damage.REPLAY_REFUSED, _REFUSED.format(why=error))
             except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:

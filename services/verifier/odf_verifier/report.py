@@ -36,7 +36,9 @@ class Damage(StrEnum):
 
 
 # These prevent a complete verification, but are not damage.
-UNDECIDED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED, Damage.INPUT_DROPPED})
+UNDECIDED: Final = frozenset(
+    {Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED, Damage.DATA_DROPPED, Damage.INPUT_DROPPED}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

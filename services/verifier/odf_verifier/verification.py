@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether nothing found is damage: data was dropped, or an engine is not installed."""
+        """Return whether nothing found is damage: data was dropped, or the engine cannot run a query."""
         return bool(self.problems) and all(problem.kind in UNDECIDED for problem in self.problems)
 
     @property
@@ -74,8 +74,10 @@ class Verdict:
             return "valid"
         if not self.is_undecided:
             return "invalid"
-        is_dropped = any(problem.kind is Damage.DATA_DROPPED for problem in self.problems)
-        return "dropped" if is_dropped else "not-replayable"
+        kinds = {problem.kind for problem in self.problems}
+        if Damage.DATA_DROPPED in kinds:
+            return "dropped"
+        return "not-checked" if Damage.REPLAY_REFUSED in kinds else "not-replayable"
 
 
 class Verifier:

@@ -111,6 +111,8 @@ def test_a_replay_ends_where_an_input_differs_from_what_the_transform_read(fault
     [
         ((), "valid"),
         ((Damage.ENGINE_NOT_AVAILABLE,), "not-replayable"),
+        ((Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED), "not-checked"),
+        ((Damage.REPLAY_REFUSED, Damage.REPLAY_MISMATCH), "invalid"),
         ((Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_MISMATCH), "invalid"),
         ((Damage.REPLAY_MISMATCH,), "invalid"),
         ((Damage.ENGINE_NOT_AVAILABLE, Damage.DATA_DROPPED), "dropped"),

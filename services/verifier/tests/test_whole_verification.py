@@ -24,6 +24,7 @@ from odf_common.errors import InvalidQuery, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine, OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
@@ -251,12 +252,37 @@ def test_a_replay_with_other_records_is_a_mismatch(node: Node) -> None:
     assert all(problem.text.startswith("records: ") for problem in problems)
 
 
-def test_a_query_that_is_refused_now_ends_the_replay(node: Node) -> None:
-    node.engine.failures = [InvalidQuery(text="not any more"), InvalidQuery(text="not this one either")]
+def test_what_a_query_gave_that_is_refused_now_is_neither_confirmed_nor_contradicted(node: Node) -> None:
+    node.engine.failures = [InvalidQuery(text="function reflect calls code")]
 
-    (problem,) = node.verify("copy").problems
+    verdict = node.verify("copy")
 
-    assert (problem.kind, problem.text) == (Damage.REPLAY_REFUSED, "not any more")
+    (problem,) = verdict.problems
+    assert (verdict.word, verdict.tally.transforms) == ("not-checked", 0)
+    assert (problem.kind, problem.sequence_number) == (Damage.REPLAY_REFUSED, 3)
+    assert problem.text.startswith("not checked, like later blocks of the same query: the engine refuses the query")
+    assert "function reflect calls code" in problem.text
+    assert "`odf commit`" in problem.text
+    assert node.engine.failures == []
+    assert not node.is_remembered("copy", "replay")
+    assert not node.is_remembered("copy", "integrity")
+
+
+def test_what_follows_another_query_is_replayed_after_a_refused_one(node: Node) -> None:
+    """Otherwise a refused query would hide false records behind it."""
+    query = SqlQueryStep(query="SELECT event_time, city FROM cities WHERE true")
+    before = node.coordinator.find("copy").state.transform
+    assert before is not None
+    node.coordinator.editor.commit_event(
+        "copy", replace(before, transform=replace(before.transform, queries=(query,)))
+    )
+    node.push("Kyiv", minute=2)
+    node.engine.failures = [InvalidQuery(text="no")]
+    node.engine.change = lambda request, response: replace(response, new_offset_interval=None)
+
+    problems = node.verify("copy").problems
+
+    assert [problem.kind for problem in problems] == [Damage.REPLAY_REFUSED, Damage.REPLAY_MISMATCH]
 
 
 def test_an_input_that_was_lost_is_named(node: Node) -> None:

@@ -35,7 +35,8 @@ def command(
     DATASET is a name, an id, a pattern of names in which % matches anything, or file://… for a copy in a folder.
     Exit status 3: something is not as declared, or a derivative has read blocks that its input no longer has. 1: no
     error was found, but not everything could be checked: `dropped` if the dataset's data was dropped,
-    `not-replayable` if its transforms need an engine version that is not installed, or dropped data of an input.
+    `not-replayable` if its transforms need an engine version that is not installed, or dropped data of an input,
+    `not-checked` if the engine refuses one of its queries.
 
     \b
     Example:
