@@ -61,7 +61,6 @@ def build(env: Environment) -> Service:
         committer=committer,
         engine=env.engine,
         blobs=env.blobs,
-        clock=env.clock,
         running=RunningTransforms(publisher.working),
     )
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
@@ -104,6 +103,8 @@ def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Com
         states=env.states,
         locks=env.locks,
         require_owned=owners.require,
+        clock=env.clock,
+        clock_tolerance_ms=env.settings.clock_tolerance_ms,
         block_version=env.settings.block_version,
         lock_ttl_ms=env.settings.lock_ttl_ms,
         sign=_signing(key) if env.settings.sign_blocks else None,

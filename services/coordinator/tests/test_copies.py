@@ -98,7 +98,7 @@ def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: st
     node.editor.commit_event("cities@next", SetInfo(description="as it was staged by a pull"))
     node.keys.remove(key.dataset_id)
 
-    assert node.references.fast_forward("cities@next").state.info is not None
+    assert node.references.fast_forward("cities@next").handle.state.info is not None
     assert node.editor.reset("cities", first).state.head == first
     assert node.add(root)[0].outcome == "unchanged"
     node.editor.rename("cities", "towns")

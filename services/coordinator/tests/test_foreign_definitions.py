@@ -152,7 +152,7 @@ def test_the_owner_accepts_a_definition_and_a_copy_takes_any(
         cities.id, expected_head=None, new_head=one.head, alias="", ref="theirs"
     )
     assert staged == Committed(state=one)
-    assert node.references.fast_forward("cities@theirs").state == one
+    assert node.references.fast_forward("cities@theirs").handle.state == one
 
     two = stored(node, one, a_push_source("third"))
     assert isinstance(imported(node, cities.id, one.head, two.head), Refusal)

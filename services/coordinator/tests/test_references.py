@@ -57,10 +57,10 @@ def test_the_head_follows_a_reference_that_continues_it(cities: Coordinator) -> 
     cities.references.fast_forward(BRANCH)
 
     assert cities.find("cities").state == staged.state
-    assert cities.references.fast_forward(BRANCH).state == staged.state, "again, nothing happens"
+    assert cities.references.fast_forward(BRANCH).handle.state == staged.state, "again, nothing happens"
     cities.push("cities", "Rome", minute=1)
     assert cities.references.compare(BRANCH, "cities").relation == Behind(blocks=1)
-    assert cities.references.fast_forward(BRANCH).state == cities.find("cities").state, "it is past it"
+    assert cities.references.fast_forward(BRANCH).handle.state == cities.find("cities").state, "it is past it"
 
 
 def test_the_head_does_not_follow_a_diverged_reference(cities: Coordinator) -> None:
@@ -82,7 +82,7 @@ def test_a_push_source_that_was_staged_gets_its_topic_when_the_head_has_it(citie
     cities.editor.commit_event(BRANCH, other)
     assert set(cities.topics.names) == {"odf.push.cities.default"}
 
-    known = cities.references.fast_forward(BRANCH)
+    known = cities.references.fast_forward(BRANCH).handle
 
     assert known.entry.push_topics["other"] in cities.topics.names
     assert cities.find("cities").entry == known.entry
@@ -94,7 +94,7 @@ def test_a_push_source_that_was_staged_gets_no_topic_in_a_copy(cities: Coordinat
     cities.editor.commit_event(BRANCH, other)
     cities.keys.remove(cities.find("cities").id)
 
-    known = cities.references.fast_forward(BRANCH)
+    known = cities.references.fast_forward(BRANCH).handle
 
     assert set(known.state.push_sources) == {"default", "other"}
     assert set(cities.topics.names) == {"odf.push.cities.default"}

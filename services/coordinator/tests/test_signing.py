@@ -29,6 +29,7 @@ def commit(node: Coordinator, known: DatasetHandle, *texts: str, signed: bool = 
         states=node.states,
         locks=NoLocks(),
         require_owned=OwnershipCheck(keys=node.keys, catalog=node.catalog).require,
+        clock=node.clock,
         sign=sign if signed else None,
     )
     return committer.commit(

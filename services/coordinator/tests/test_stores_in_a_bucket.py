@@ -18,6 +18,7 @@ from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Location
 from odf_common.adapters.system_clock import SystemClock
+from odf_common.ports.clock import Clock
 from odf_coordinator.commit.outcomes import Committed
 
 SLICES = 6
@@ -30,10 +31,7 @@ class BucketCoordinator(Coordinator):
 
     server: MinioServer = field(kw_only=True)
     place: S3Location = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.clock = SystemClock()  # type: ignore[assignment]
+    clock: Clock = field(default_factory=SystemClock)
 
     def _open_stores(self) -> None:
         self.blobs = self.server.store(self.place, self.home)

@@ -6,6 +6,8 @@ from typing import Final, Self, TypeGuard
 
 from odf_common.adapters.local import CorruptName, CorruptRef
 from odf_common.adapters.local.durable import LockHeld
+from odf_common.chain.arrivals import TimeInFuture
+from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import (
     Conflict,
     Damaged,
@@ -66,6 +68,22 @@ class TooManyPending(Unavailable):
         return "repeat the push later, or push larger batches: each one becomes a block"
 
 
+RESET: Final = (
+    "a block has brought a state that ingest did not write: `odf log {dataset}` shows it as newSourceState; `odf reset "
+    "{dataset} BLOCK` goes back to the block before it, and the source continues from there"
+)
+
+
+@dataclass(eq=False, kw_only=True)
+class SourceStateUnreadable(InvalidInput):
+    """The chain has a state of a source from which this version cannot continue."""
+
+    where: str | None = "source state"
+
+    def advice(self) -> str:
+        return RESET.format(dataset="DATASET")
+
+
 QUICKER: Final = (
     "commit an AddPushSource with a faster query, with `odf commit`: the source continues with that"
 )
@@ -93,6 +111,8 @@ class SourceStopped(Refused):
                 f"nothing was skipped; accept the topic as it is: `odf source resume {where} --from earliest` "
                 "(or latest, keep, or an offset)"
             )
+        if self.reason == SourceStateUnreadable.__name__:
+            return f"nothing was skipped; {RESET.format(dataset=self.dataset)}"
         if self.reason == SourceGone.__name__:
             return "nothing was skipped; add the push source again to continue"
         if self.reason == QueryTooSlow.__name__:
@@ -408,7 +428,10 @@ def is_storage_fault(error: Exception) -> TypeGuard[OdfError]:
 
 def pauses_source(error: Exception) -> TypeGuard[OdfError]:
     """Return whether an error is not caused by the batch, so that its source is read again later."""
-    return is_storage_fault(error) or isinstance(error, RegistryUnavailable)
+    is_ahead = (
+        isinstance(error, Refused) and error.reason == TimeInFuture.__name__
+    )  # the clock, of the coordinator's
+    return is_ahead or is_storage_fault(error) or isinstance(error, RegistryUnavailable | ClockBehind)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -141,6 +141,7 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
         env.clock,
         block_version=env.settings.block_version,
         is_signed=env.settings.signed_columns,
+        clock_tolerance_ms=env.settings.clock_tolerance_ms,
     )
     return CommitQueues(
         env.blobs,

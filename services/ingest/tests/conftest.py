@@ -70,6 +70,7 @@ class Coordinator:
             states=ChainStates(blobs, refs, NoStateCache()),
             locks=FreeLocks(),
             require_owned=lambda _: None,
+            clock=ManualClock(),
         )
         self._committer = committer
         self._commands = Commands(committer=committer, importer=cast("Importer", None))

@@ -260,7 +260,9 @@ def test_what_a_query_gave_that_is_refused_now_is_neither_confirmed_nor_contradi
     (problem,) = verdict.problems
     assert (verdict.word, verdict.tally.transforms) == ("not-checked", 0)
     assert (problem.kind, problem.sequence_number) == (Damage.REPLAY_REFUSED, 3)
-    assert problem.text.startswith("not checked, like later blocks of the same query: the engine refuses the query")
+    assert problem.text.startswith(
+        "not checked, like later blocks of the same query: the engine refuses the query"
+    )
     assert "function reflect calls code" in problem.text
     assert "`odf commit`" in problem.text
     assert node.engine.failures == []

@@ -24,6 +24,7 @@ from odf_common.errors import OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.service.environment import FreeLocks
@@ -122,9 +123,9 @@ class Coordinator:
     stores: tuple[BlobStore, RefStore] | None = None  # other ones, with the names in `home`
     locks: Locks = field(default_factory=FreeLocks)
     cache: StateCache = field(default_factory=NoStateCache)
+    clock: Clock = field(default_factory=TickingClock)
 
     def __post_init__(self) -> None:
-        self.clock = TickingClock()
         self._open_stores()
         self.states = ChainStates(self.blobs, self.refs, self.cache)
         self.keys = KeyStore(self.home / "keys")
@@ -142,7 +143,6 @@ class Coordinator:
             committer=self.committer,
             engine=self.engine,
             blobs=self.blobs,
-            clock=self.clock,
             running=RunningTransforms(clock=lambda: self.now),
         )
         self.scheduler = Scheduler(
@@ -247,6 +247,7 @@ class Coordinator:
             states=self.states,
             locks=locks or self.locks,
             require_owned=OwnershipCheck(keys=self.keys, catalog=self.catalog).require,
+            clock=self.clock,
             lock_ttl_ms=lock_ttl_ms,
             waits=self.datasets.waits,
         )

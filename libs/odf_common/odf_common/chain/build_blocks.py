@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import KnownEvent
 from odf_common.metadata.manifest_contents import MetadataBlock
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,39 @@ class EncodedBlock:
     block: MetadataBlock
 
 
-def next_system_time(past: ChainState, now: Timestamp) -> Timestamp:
+@dataclass(eq=False, kw_only=True)
+class ClockBehind(Unavailable):
+    """The last block of a dataset is from the future, so a block of now cannot follow it."""
+
+    what: str = "the time of the next block"
+    last: Timestamp
+    now: Timestamp
+
+    def __str__(self) -> str:
+        """Return both times."""
+        return f"the last block is from {self.last}, but the clock of this machine says {self.now}"
+
+    def advice(self) -> str:
+        """Return what to do, by which of the two times is wrong."""
+        return (
+            "if the clock is wrong, set it: commits then continue automatically; if the block is, drop it: `odf log "
+            "DATASET` shows it, and `odf reset DATASET BLOCK` goes back to a block before it"
+        )
+
+
+def latest_time(now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:
+    """Return the latest system time that a block may have."""
+    return Timestamp(now.ns + tolerance_ms * 1_000_000)
+
+
+def next_system_time(past: ChainState, now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:
     """Return the system time of the next block: `now`, but at least 1 ms after the last block.
 
-    The chain's rules are less strict: they allow equal times.
+    The chain's rules are less strict: they allow equal times. Raises `ClockBehind` if the last block is later than now
+    by more than the tolerance.
     """
+    if past.system_time > latest_time(now, tolerance_ms):
+        raise ClockBehind(last=past.system_time, now=now)
     # The blocks of a commit have one time, by which a repeated commit is recognized and a commit is rolled back as a
     # whole: two commits must not share it. kamu writes milliseconds.
     return max(now, Timestamp.from_ms(past.system_time.ms + 1))

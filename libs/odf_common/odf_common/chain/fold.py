@@ -26,6 +26,7 @@ from odf_common.metadata.events import (
     SetTransform,
     SetVocab,
     UnknownEvent,
+    vocabulary_of,
 )
 from odf_common.metadata.manifest_contents import MetadataBlock
 
@@ -90,6 +91,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
         last_source_state=last_source_state,
         input_progress=input_progress,
         definitions=definitions,
+        renamed_after=past.renamed_after or _renamed_after(past, event),
     )
 
 
@@ -100,6 +102,13 @@ def progress_after(step: ExecuteTransformInput) -> InputProgress:
         last_block=step.prev_block_hash if step.new_block_hash is None else step.new_block_hash,
         last_offset=step.prev_offset if step.new_offset is None else step.new_offset,
     )
+
+
+def _renamed_after(past: ChainState, event: MetadataEvent) -> Multihash | None:
+    """Return the block before `event` if that renames columns that a schema has."""
+    if not isinstance(event, SetVocab) or past.schema is None or vocabulary_of(event) == past.vocabulary:
+        return None
+    return past.head
 
 
 def _redefine(past: Definitions, event: MetadataEvent) -> Definitions:

@@ -100,6 +100,8 @@ class ChainState:
     input_progress: tuple[InputProgress, ...] = ()
     """In the order of the last transform's inputs."""
     definitions: Definitions = field(default_factory=Definitions)
+    renamed_after: Multihash | None = None
+    """The block before the first that names system columns otherwise than the schema before it; None without one."""
 
     @property
     def schema(self) -> SetDataSchema | None:

@@ -28,7 +28,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.scalars import Int32, Timestamp, UInt64
 
-_MAGIC: Final = b"odfs\x02"  # the last byte is the version of the format: change it with the tables below
+_MAGIC: Final = b"odfs\x03"  # the last byte is the version of the format: change it with the tables below
 _CRC_BYTES: Final = 4
 
 
@@ -65,6 +65,7 @@ class _State:
     push_sources: tuple[AddPushSource, ...] = ()
     disabled_sources: tuple[str, ...] = ()
     has_opaque_source: bool = False
+    renamed_after: Multihash | None = None
 
 
 def state_to_bytes(state: ChainState) -> bytes:
@@ -100,6 +101,7 @@ def state_to_bytes(state: ChainState) -> bytes:
         push_sources=tuple(definitions.push_sources.values()),
         disabled_sources=tuple(sorted(definitions.disabled_sources)),
         has_opaque_source=definitions.has_opaque_source,
+        renamed_after=state.renamed_after,
     )
     body = encode_message(table)
     return _MAGIC + zlib.crc32(body).to_bytes(_CRC_BYTES, "little") + body
@@ -145,4 +147,5 @@ def state_from_bytes(raw: bytes) -> ChainState:
             disabled_sources=frozenset(table.disabled_sources),
             has_opaque_source=table.has_opaque_source,
         ),
+        renamed_after=table.renamed_after,
     )

@@ -22,6 +22,7 @@ UInt32 = Annotated[int, Width(4, signed=False)]
 Int32 = Annotated[int, Width(4, signed=True)]
 
 NANOS: Final = 1_000_000_000
+CLOCK_TOLERANCE_MS: Final = 300_000  # by how much the clocks of two machines may differ, unless it is set
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(
     seconds=1

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from odf_common.adapters.s3.location import AWS, S3Location
 from odf_common.errors import InvalidInput, Unavailable, nearest
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
 from odf_common.service.setting_values import (
     address,
     addresses,
@@ -321,6 +322,11 @@ class Settings:
     )
     slice_max_delay_ms: int = _option(
         number(0, 3_600_000), 100, "delay of records while a slice fills; five times as long with a backlog"
+    )
+    clock_tolerance_ms: int = _option(
+        number(0, 3_600_000),
+        CLOCK_TOLERANCE_MS,
+        "how far a block may be in the future: by that much the clocks of machines that exchange blocks may differ",
     )
     lock_ttl_ms: int = _option(
         number(100, 3_600_000), 10_000, "time until the lock of a dead process expires"

@@ -15,9 +15,10 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.add_data import add_data_event
-from odf_common.chain.build_blocks import build_blocks, next_system_time
+from odf_common.chain.build_blocks import ClockBehind, build_blocks, next_system_time
 from odf_common.chain.rules import admit
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
+from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import (
     AddData,
@@ -25,6 +26,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     SetInfo,
     SetLicense,
+    SetVocab,
 )
 from odf_common.metadata.scalars import Timestamp
 
@@ -36,12 +38,28 @@ def test_add_data_keeps_the_later_watermark_and_carries_offsets() -> None:
     assert admitted(state, event).last_offset == 19
 
 
-def test_the_next_block_is_later_than_the_last_whatever_the_clock_shows() -> None:
+def test_the_next_block_is_later_than_the_last_as_long_as_the_clock_may_be_right() -> None:
     state = a_chain().state
-    last = state.system_time
-    assert next_system_time(state, Timestamp.from_ms(last.ms + 5)) == Timestamp.from_ms(last.ms + 5)
-    for behind in (last, Timestamp(0)):
-        assert next_system_time(state, behind) == Timestamp.from_ms(last.ms + 1)
+    last, most = state.system_time, 1000
+    assert next_system_time(state, Timestamp.from_ms(last.ms + 5), most) == Timestamp.from_ms(last.ms + 5)
+    for behind in (0, 1, most):
+        now = Timestamp.from_ms(last.ms - behind)
+        assert next_system_time(state, now, most) == Timestamp.from_ms(last.ms + 1)
+    with pytest.raises(
+        ClockBehind, match=f"the last block is from {last}, but the clock of this machine says"
+    ):
+        next_system_time(state, Timestamp.from_ms(last.ms - most - 1), most)
+
+
+def test_a_vocabulary_that_renames_columns_of_a_schema_is_remembered_with_the_block_before_it() -> None:
+    chain = a_chain(a_seed(), SetVocab(event_time_column="at"), a_push_source())
+    assert chain.state.renamed_after is None
+    chain.add(a_schema(), SetInfo())
+    assert chain.add(SetVocab(event_time_column="at")).state.renamed_after is None, "the same names"
+    good = chain.state
+    assert chain.add(SetVocab(offset_column="id")).state.renamed_after == good.head
+    assert chain.add(SetVocab(event_time_column="at"), SetInfo()).state.renamed_after == good.head
+    assert state_from_bytes(state_to_bytes(chain.state)) == chain.state
 
 
 def test_no_events_make_no_blocks() -> None:

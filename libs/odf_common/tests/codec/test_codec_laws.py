@@ -441,6 +441,14 @@ def test_times_from_year_1_to_9999_are_written_and_no_others() -> None:
             encode_event(AddData(new_watermark=Timestamp(time)))
 
 
+def test_a_leap_second_after_the_year_9999_is_not_read_since_no_block_could_carry_it_on() -> None:
+    last = Timestamp(253_402_300_800 * NANOS - 1)
+    raw = encode_event(AddData(new_watermark=last))
+    assert raw.count(struct.pack("<I", NANOS - 1)) == 1
+    with pytest.raises(InvalidInput, match="outside the years 1 to 9999"):
+        decode_event(raw.replace(struct.pack("<I", NANOS - 1), struct.pack("<I", NANOS)))
+
+
 def test_a_string_that_is_not_unicode_is_not_written() -> None:
     with pytest.raises(InvalidInput, match="half a surrogate pair"):
         encode_event(DisablePushSource(source_name="\ud800"))

@@ -25,6 +25,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 )
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
+from odf_coordinator.catalog.chain_problems import chain_problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
@@ -197,7 +198,10 @@ class Servicer(CoordinatorServicer):
         self, request: wire.FastForwardRequest, context: grpc.ServicerContext
     ) -> wire.DatasetSummary:
         """Move the head forward to a reference."""
-        return self._summary(self._parts.references.fast_forward(request.ref))
+        done = self._parts.references.fast_forward(request.ref)
+        reply = self._summary(done.handle)
+        reply.changes.extend(done.changes)
+        return reply
 
     def Compare(self, request: wire.CompareRequest, context: grpc.ServicerContext) -> wire.Comparison:
         """Compare two chains."""
@@ -216,7 +220,8 @@ class Servicer(CoordinatorServicer):
     def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         reply = summary(
             handle,
-            problem=self._parts.scheduler.current_problem(handle.id)
+            problem=chain_problem(self._parts.datasets, handle, self._parts.creator.committer.latest_time())
+            or self._parts.scheduler.current_problem(handle.id)
             or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
             or unheard(handle, self._parts.datasets.has_key),
             data_size=data_size,

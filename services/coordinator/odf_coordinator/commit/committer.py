@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager
 import structlog
 
 from odf_common.adapters.local.key_files import NotOwned
-from odf_common.chain.build_blocks import build_blocks
+from odf_common.chain.arrivals import TimeInFuture, require_past_time
+from odf_common.chain.build_blocks import build_blocks, latest_time, next_system_time
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import require_readable_block
 from odf_common.dataset.state_cache import ChainStates
@@ -20,7 +21,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, Seed
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
+from odf_common.ports.clock import Clock
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
 from odf_coordinator.catalog.problems import Problems, remedy_of
@@ -48,6 +50,8 @@ class Committer:
         states: ChainStates,
         locks: Locks,
         require_owned: RequireOwned,
+        clock: Clock,
+        clock_tolerance_ms: int = CLOCK_TOLERANCE_MS,
         block_version: int = 3,
         lock_ttl_ms: int = 10_000,
         sign: Sign | None = None,
@@ -61,6 +65,8 @@ class Committer:
         self._refs = refs
         self._states = states
         self._require_owned = require_owned
+        self._clock = clock
+        self._clock_tolerance_ms = clock_tolerance_ms
         self._block_version = block_version
         self._sign = sign
         self._waits = Problems() if waits is None else waits
@@ -118,8 +124,9 @@ class Committer:
                     # The state may come from a cache although its block is lost or damaged: a block on top could not be
                     # verified.
                     require_readable_block(self._blobs, dataset, past.head)
+                require_past_time(system_time, self.latest_time())
                 state = self._write(dataset, past, events, system_time)
-            except (ChainRuleViolated, InvalidInput) as error:
+            except (ChainRuleViolated, InvalidInput, TimeInFuture) as error:
                 rule = error.rule if isinstance(error, ChainRuleViolated) else None
                 log.debug("commit refused", dataset_id=str(dataset), ref=ref, code=error.code, rule=rule)
                 return refusal_of(error)
@@ -128,6 +135,14 @@ class Committer:
             except HeadMoved:
                 return self._overtaken(dataset, ref, expected_head, events, system_time)
         return Committed(state=state)
+
+    def latest_time(self) -> Timestamp:
+        """Return the latest system time that a block may have now."""
+        return latest_time(self._clock.now(), self._clock_tolerance_ms)
+
+    def next_system_time(self, past: ChainState) -> Timestamp:
+        """Return the system time of the next block. Raises `ClockBehind` if the last block is from the future."""
+        return next_system_time(past, self._clock.now(), self._clock_tolerance_ms)
 
     def require_owned(self, dataset: DatasetId) -> None:
         """Raise `NotOwned` unless this node may commit to the dataset; call it before expensive work."""

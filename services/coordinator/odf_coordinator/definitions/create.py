@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from odf_common.chain.build_blocks import next_system_time
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
@@ -96,7 +95,7 @@ class DatasetCreator:
         before anything is created, and `InvalidQuery` if the state cannot be migrated.
         """
         self.committer.require_owned(handle.id)
-        time = next_system_time(handle.state, self.clock.now())
+        time = self.committer.next_system_time(handle.state)
         events = QueryMigrator(datasets=self.datasets, engine=self.engine).with_migration(
             handle, events, time
         )

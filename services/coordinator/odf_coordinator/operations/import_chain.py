@@ -3,16 +3,15 @@
 The objects of a derivative may be missing up to its drop marker: they are rebuilt later.
 
 Who sends a chain does not decide what this node runs: it executes the transforms and sources of the datasets whose keys
-it has, with its own rights.
+it has, with its own rights. What may arrive is a table in `odf_common/chain/arrivals.py`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
+from odf_common.chain.arrivals import Arrival, OwnWork, require_admissible, require_same_work
 from odf_common.chain.compare_chains import common_block, compare
 from odf_common.chain.rules import admit
-from odf_common.chain.state import ChainState, Definitions
+from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between
 from odf_common.dataset.node_datasets import require_readable_block
 from odf_common.dataset.object_markers import dropped_blocks
@@ -29,7 +28,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetKind, MetadataEvent, Seed, UnknownEvent
+from odf_common.metadata.events import DatasetKind, Seed
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
@@ -38,19 +37,6 @@ from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, refusal_of
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.storage.object_checks import require_objects
-
-# What a chain defines that its node runs, by the names in `Definitions`.
-DEFINED: Final = {
-    "transform": "the transform",
-    "polling_source": "the polling source",
-    "push_sources": "the push sources",
-    "has_opaque_source": "a source of an unknown kind",
-}
-
-
-@dataclass(eq=False, kw_only=True)
-class ForeignDefinition(Refused):
-    """The chain changes what this node runs: a transform or a source of a dataset whose key it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +64,8 @@ class Importer:
         """Move a reference to `new_head` atomically; a new dataset gets `alias`, and `creation` or a random one.
 
         The head only moves forward unless `is_forced`; then, and other references of an existing dataset always, it
-        moves to any block. Blocks that it leaves stay in the store. Unless it `may_define`, the head of a dataset whose
-        key is here only moves to where the same transform and sources are defined.
+        moves to any block. Blocks that it leaves stay in the store. Unless it `may_define`, since its owner takes it
+        over, the chain of a dataset whose key is here brings only what `OWNED` in `chain/arrivals` allows.
         """
         try:
             if ref == HEAD:
@@ -141,13 +127,13 @@ class Importer:
             return Overtaken(expected=expected, head=head)
         # Blocks that both chains have were admitted before.
         base = self._common(dataset, expected, new_head) if is_forced and expected is not None else expected
-        before = None
+        own = None
         # With the key here, this node would run what the chain defines.
         if not may_define and self.keys.has(dataset):
-            before = Definitions() if head is None else self._state(dataset, head).definitions
-        state = self._admitted(dataset, base, new_head, before)
-        if before is not None:
-            _require_same_work(before, state.definitions)
+            own = OwnWork.of(None if head is None else self._state(dataset, head))
+        state = self._admitted(dataset, base, new_head, own)
+        if own is not None:
+            require_same_work(own, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
         self.datasets.roots.discard(dataset)  # the chain may have begun anew
@@ -176,14 +162,11 @@ class Importer:
         dataset: DatasetId,
         expected: Multihash | None,
         new_head: Multihash,
-        before: Definitions | None = None,
+        own: OwnWork | None = None,
     ) -> ChainState:
-        """Return the state at `new_head`, after checking the hashes and objects of its blocks.
-
-        With `before`, none of them may define what is not defined there, not even until a later one replaces it: a
-        rollback or a verification would run it.
-        """
+        """Return the state at `new_head`, after checking its blocks: hashes, rules, objects, and what may arrive."""
         blobs, state = self.datasets.blobs, None
+        arrival = Arrival(latest=self.committer.latest_time(), own=own)
         if expected is not None:
             require_readable_block(blobs, dataset, expected)
             state = self._state(dataset, expected)
@@ -192,10 +175,8 @@ class Importer:
             event = decoded.block.event
             if isinstance(event, Seed) and event.dataset_id != dataset:
                 raise InvalidInput(text=f"the chain belongs to {event.dataset_id}, not to {dataset}")
-            past = Definitions() if state is None else state.definitions
-            state = admit(state, decoded.block, block_hash=name, version=decoded.version)
-            if before is not None:
-                _require_known_work(before, past, state.definitions, event)
+            past, state = state, admit(state, decoded.block, block_hash=name, version=decoded.version)
+            require_admissible(arrival, past, decoded.block)
             is_rebuilt = (
                 state.kind is DatasetKind.Derivative and dropped is not None and dropped.contains(name)
             )
@@ -207,37 +188,3 @@ class Importer:
     def _state(self, dataset: DatasetId, block: Multihash) -> ChainState:
         states = self.datasets.states
         return (states.at if block == self.refs.head(dataset) else states.state_at)(dataset, block)
-
-
-def _require_same_work(before: Definitions, after: Definitions) -> None:
-    """Raise `ForeignDefinition` unless both define the same transform and sources."""
-    _refuse([text for name, text in DEFINED.items() if getattr(after, name) != getattr(before, name)])
-
-
-def _require_known_work(
-    before: Definitions, past: Definitions, now: Definitions, event: MetadataEvent
-) -> None:
-    """Raise `ForeignDefinition` if an event after `past` defines something that differs from `before`."""
-    if isinstance(event, UnknownEvent):
-        _refuse(["what an event of an unknown kind defines"])
-    changed = [
-        text
-        for name, text in DEFINED.items()
-        if name != "push_sources"
-        and getattr(now, name) not in (None, getattr(past, name), getattr(before, name))
-    ]
-    if any(
-        source not in (past.push_sources.get(name), before.push_sources.get(name))
-        for name, source in now.push_sources.items()
-    ):
-        changed.append(DEFINED["push_sources"])
-    _refuse(changed)
-
-
-def _refuse(changed: Sequence[str]) -> None:
-    if changed:
-        text = (  # a client of a Smart Transfer sees some 50 characters
-            f"only the owner may change {', '.join(changed)}; to accept it, on the node with the dataset's key: "
-            "`odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, `odf ref fast-forward DATASET@theirs`"
-        )
-        raise ForeignDefinition(text=text)

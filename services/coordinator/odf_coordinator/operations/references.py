@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from odf_common.chain.arrivals import changes
 from odf_common.chain.compare_chains import Behind, Comparison, Diverged, common_block, compare
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
@@ -34,6 +35,14 @@ class Reference:
     sequence_number: int | None = None
     compared: ChainComparison | None = None
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FastForward:
+    """A dataset whose head has followed a reference, and what this node took over with it, if it has the key."""
+
+    handle: DatasetHandle
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +105,10 @@ class References:
         block = Multihash.parse(expected) if expected else None
         self.importer.committer.remove_ref(entry.dataset_id, name, expected=block)
 
-    def fast_forward(self, ref: str) -> DatasetHandle:
+    def fast_forward(self, ref: str) -> FastForward:
         """Move the head forward to the reference, unless it is already at the reference or ahead of it.
+
+        The owner takes over what the blocks bring, so definitions and positions of sources may change.
 
         Raises `Refused` if they have diverged.
         """
@@ -108,7 +119,7 @@ class References:
         """Compare the chains of two datasets, or of two references of one."""
         return self._compared(self.datasets.open_at(left), self.datasets.open_at(right))
 
-    def _fast_forward(self, head: DatasetHandle, name: str) -> DatasetHandle:
+    def _fast_forward(self, head: DatasetHandle, name: str) -> FastForward:
         candidate = self.datasets.open_at(f"{head.id}{MARK}{name}")
         compared = self._compared(head, candidate)
         if isinstance(compared.relation, Diverged):
@@ -118,9 +129,9 @@ class References:
             )
             raise NotFastForward(text=text)
         if not isinstance(compared.relation, Behind):
-            return head
-        entry = head.entry
-        if self.keys.has(head.id):
+            return FastForward(handle=head)
+        entry, is_owned = head.entry, self.keys.has(head.id)
+        if is_owned:
             entry = self.creator.ensure_push_topics(head, candidate.state.push_sources.values())
         outcome = self.importer.import_chain(
             head.id,
@@ -129,7 +140,9 @@ class References:
             alias="",
             may_define=True,
         )
-        return DatasetHandle(entry=entry, state=require_committed(head.id, outcome).state)
+        state = require_committed(head.id, outcome).state
+        taken_over = tuple(changes(head.state, state)) if is_owned else ()
+        return FastForward(handle=DatasetHandle(entry=entry, state=state), changes=taken_over)
 
     def _split_branch(self, ref: str) -> tuple[str, str]:
         text, name = split_ref(ref)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
@@ -95,7 +94,7 @@ class DerivativeRollback:
         state = self.datasets.states.state_at(handle.id, derivative.consistent.block)
         definitions = _last_of_each(state, derivative.consistent.definitions_since)
         if definitions:
-            time = next_system_time(handle.state, self.creator.clock.now())
+            time = committer.next_system_time(handle.state)
             # The queries that are set again continue from the state that is rolled back to, not from the current one.
             before = replace(handle, state=state)
             migrator = QueryMigrator(datasets=self.datasets, engine=self.creator.engine)

@@ -12,7 +12,6 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.build_blocks import next_system_time
 from odf_common.chain.fold import progress_after
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState, InputProgress
@@ -33,7 +32,6 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
 )
-from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import BlobStore, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
@@ -85,7 +83,6 @@ class Transformer:
     committer: Committer
     engine: Engine
     blobs: BlobStore
-    clock: Clock
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
@@ -132,7 +129,7 @@ class Transformer:
     def _perform(self, handle: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
         state = handle.state
         # Chosen before the engine runs, since the engine writes it into each record.
-        system_time = next_system_time(state, self.clock.now())
+        system_time = self.committer.next_system_time(state)
         files = request_files(self.blobs, state, scratch)
         sources = {
             dataset: input_source(self.blobs, source.alias, source.state, scratch)

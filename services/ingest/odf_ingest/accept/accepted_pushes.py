@@ -19,7 +19,7 @@ from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.errors import NothingCommitted, is_storage_fault
+from odf_ingest.errors import NothingCommitted, pauses_source
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.read.input_format import InputFormat
@@ -174,7 +174,7 @@ def _with_outcome(receipt: Receipt, outcome: Outcome) -> Receipt:
 
 def _may_pass(error: OdfError) -> bool:
     """Return whether another attempt may succeed although the push stays the same."""
-    return isinstance(error, Unavailable | NothingCommitted) or is_storage_fault(error)
+    return isinstance(error, Unavailable | NothingCommitted) or pauses_source(error)
 
 
 def _code(error: OdfError) -> str:

@@ -23,11 +23,12 @@ from odf_common.dataset.open_rejects import (
     rows_in,
     source_progress,
 )
-from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
+from odf_ingest.errors import SourceStateUnreadable
 
 VERSION: Final = 1
 MAX_RECEIPTS: Final = 64  # the newest last
+MAX_SHOWN_CHARACTERS: Final = 200  # of a value that cannot be read
 
 
 class Position(Protocol):
@@ -39,14 +40,17 @@ class Position(Protocol):
 
 @contextmanager
 def reading(value: str, version: int) -> Iterator[Any]:
-    """Yield the JSON of a source state's value; raises `InvalidInput` if it has another version, or lacks a field."""
+    """Yield the JSON of a source state's value.
+
+    Raises `SourceStateUnreadable` if it has another version, or lacks a field.
+    """
     try:
         plain = json.loads(value)
         if plain["v"] != version:
-            raise InvalidInput(where="source state", text=f"unknown version {plain['v']!r}")
+            raise SourceStateUnreadable(text=f"unknown version {plain['v']!r}")
         yield plain
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(where="source state", text=f"cannot be read: {value!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SourceStateUnreadable(text=f"cannot be read: {value[:MAX_SHOWN_CHARACTERS]!r}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class SourcePosition:
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        """Read a source state's value; raises `InvalidInput` if this version cannot read it."""
+        """Read a source state's value; raises `SourceStateUnreadable` if this version cannot."""
         with reading(value, VERSION) as plain:
             rejected_rows, retried = rows_in(plain)
             return cls(

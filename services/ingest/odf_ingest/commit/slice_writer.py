@@ -23,7 +23,7 @@ from odf_common.metadata.events import (
     OffsetInterval,
     SetDataSchema,
 )
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import Position
@@ -61,10 +61,19 @@ class Draft:
 class Drafter:
     """Writes slices and drafts proposals."""
 
-    def __init__(self, blobs: BlobStore, clock: Clock, *, block_version: int, is_signed: bool) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        clock: Clock,
+        *,
+        block_version: int,
+        is_signed: bool,
+        clock_tolerance_ms: int = CLOCK_TOLERANCE_MS,
+    ) -> None:
         """Write slices into `blobs`; `is_signed`: new datasets get the reference implementation's signed types."""
         self._blobs = blobs
         self._clock = clock
+        self._clock_tolerance_ms = clock_tolerance_ms
         self._block_version = block_version
         self._is_signed = is_signed
 
@@ -111,10 +120,11 @@ class Drafter:
     ) -> Draft:
         """Write the slice durably and return the proposal; `watermark` and `settings` are the source's.
 
-        The slice is moved into the dataset last, so a proposal that the chain rules refuse leaves none.
+        The slice is moved into the dataset last, so a proposal that the chain rules refuse leaves none. Raises
+        `ClockBehind` if the last block is from the future.
         """
         now = self._clock.now()
-        system_time = next_system_time(state, now)
+        system_time = next_system_time(state, now, self._clock_tolerance_ms)
         column = state.vocabulary.event_time_column
         added = add_data_event(
             state,

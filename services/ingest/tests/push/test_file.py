@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from odf_testing.builders import a_dataset, a_derivative
 
+from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DisablePushSource, SetDataSchema, SetVocab
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -69,10 +70,25 @@ def test_rows_and_block_bear_the_same_system_time_and_it_rises(make_bench: Any, 
     bench = make_bench()
     push(bench, tmp_path, line(1), "a")
     first = bench.state.system_time
-    bench.clock.ms = 0
+    bench.clock.ms -= CLOCK_TOLERANCE_MS
     push(bench, tmp_path, line(2), "b")
     assert bench.state.system_time.ms == first.ms + 1
     assert bench.rows()[-1]["system_time"] == bench.state.system_time.datetime()
+
+
+def test_nothing_is_committed_while_the_clock_is_behind_by_more_than_clocks_may_differ(
+    make_bench: Any, tmp_path: Path
+) -> None:
+    bench = make_bench()
+    push(bench, tmp_path, line(1), "a")
+    before, bench.clock.ms = bench.state, bench.clock.ms - CLOCK_TOLERANCE_MS - 1
+    with pytest.raises(ClockBehind, match=r"is from 2027-.*, but the clock of this machine says") as caught:
+        push(bench, tmp_path, line(2), "b")
+    assert "`odf reset DATASET BLOCK`" in caught.value.advice()
+    assert bench.state == before
+    bench.clock.ms += 1
+    push(bench, tmp_path, line(2), "b")
+    assert bench.values("id") == [(1,), (2,)]
 
 
 def test_a_later_batch_continues_with_offsets_and_keeps_the_watermark(

@@ -11,6 +11,7 @@ from odf_testing.builders import a_dataset
 from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
+from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import (
     Damaged,
     Refused,
@@ -18,7 +19,8 @@ from odf_common.errors import (
     Unavailable,
 )
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
+from odf_common.metadata.events import AddData, AddPushSource, DisablePushSource, SetVocab, SourceState
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -32,7 +34,7 @@ from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.push import reader
 from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 from odf_ingest.push.batches.source import PushSource
-from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle import inspection_schedule, stalls
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
@@ -478,6 +480,47 @@ def test_a_commit_that_succeeded_although_it_raised_is_no_problem_once_the_topic
     with running(bench, broker) as node:
         node.wait(lambda: not errors and node.ids == [1, 2])
         node.wait(lambda: trouble(node) is None)
+
+
+def test_a_source_waits_while_the_clock_is_behind_and_says_so(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node, patch.object(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0):
+        node.drain()
+        bench.clock.ms -= 2 * CLOCK_TOLERANCE_MS
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: bool(node.owned.stuck()))
+        ((key, why),) = node.owned.stuck().items()
+        assert (key.source, why.reason) == ("default", "ClockBehind")
+        assert "the last block is from 2027-" in str(why)
+        assert "if the clock is wrong, set it: commits then continue automatically" in why.advice()
+        assert node.ids == [1]
+        bench.clock.ms += 2 * CLOCK_TOLERANCE_MS
+        node.wait(lambda: node.ids == [1, 2])
+        node.wait(lambda: not node.owned.stuck())
+
+
+@pytest.mark.parametrize("value", ["999999", "", "{}", '{"v":2}', '{"v":1,"topics":{"t":3}}', "[" * 9999])
+def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
+    make_bench: Any, broker: Broker, value: str
+) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1), message(2)]
+    good = bench.state
+    bench.propose(AddData(new_source_state=SourceState(source_name="default", kind=KIND, value=value)))
+    with running(bench, broker) as node, capture_logs() as logs:
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+        why = node.owned.reason(Key(bench.dataset, "default"))
+        assert why is not None
+        assert why.reason == "SourceStateUnreadable"
+        assert f"`odf reset {why.dataset} BLOCK` goes back to the block before it" in why.advice()
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: not node.owned._unchecked)
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: node.ids == [1, 2])
+    said = [one["event"] for one in logs if one["log_level"] == "error"]
+    assert said == ["source stopped"]
 
 
 def trouble(node: Running) -> object:

@@ -3,7 +3,7 @@
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.output import output_option, print_object, print_rows
+from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.cli.rows import comparison_row, summary_row
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.visibility import say_if_private
@@ -95,6 +95,9 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
 def fast_forward(*, reference: str, output: str) -> None:
     """Move the head of a dataset to REFERENCE; refused unless REFERENCE continues the head.
 
+    If this node has the dataset's key, its owner takes over what the blocks bring, and the command lists what changes:
+    the transform, sources, columns, how far sources and inputs have been read, and the watermark.
+
     \b
     Example:
       odf ref fast-forward flights@candidate
@@ -104,6 +107,8 @@ def fast_forward(*, reference: str, output: str) -> None:
             FastForwardRequest(ref=reference), timeout=clients.STREAM_TIMEOUT_SECONDS
         )
     say_if_private([summary.alias])
+    for change in summary.changes:
+        remark(f"changed in {summary.alias}: {change}")
     print_object(summary_row(summary), output)
 
 

@@ -11,6 +11,7 @@ _CODES: Final = {1: "b", 2: "h", 4: "i", 8: "q"}
 _TIMESTAMP: Final = struct.Struct("<iHxxII")  # year, day of the year from 1, seconds, nanoseconds
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _DAY_SECONDS: Final = 86_400
+_END: Final = Timestamp((date.max.toordinal() + 1 - _EPOCH_DAY) * _DAY_SECONDS * NANOS)  # of the year 9999
 
 
 def integer_struct(width: Width) -> struct.Struct:
@@ -41,4 +42,9 @@ def unpack_timestamp(raw: bytes, position: int) -> Timestamp:
     # A leap second is written as more than a second of nanoseconds.
     if day.year != year or seconds >= _DAY_SECONDS or nanos >= 2 * NANOS:
         raise InvalidInput(text=f"day {ordinal} of {year} with {seconds} s and {nanos} ns is not a time")
-    return Timestamp(((day.toordinal() - _EPOCH_DAY) * _DAY_SECONDS + seconds) * NANOS + nanos)
+    timestamp = Timestamp(((day.toordinal() - _EPOCH_DAY) * _DAY_SECONDS + seconds) * NANOS + nanos)
+    if timestamp >= _END:
+        raise InvalidInput(
+            text=f"{timestamp} is outside the years 1 to 9999"
+        )  # a block that carries it has no bytes
+    return timestamp

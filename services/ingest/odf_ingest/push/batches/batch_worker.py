@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from odf_common.chain.build_blocks import ClockBehind
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
@@ -46,7 +47,7 @@ from odf_ingest.registry import Registries, decoded
 
 log = structlog.stdlib.get_logger(__name__)
 
-PAUSING: Final = (StorageUnavailable, RegistryUnavailable)
+PAUSING: Final = (StorageUnavailable, RegistryUnavailable, ClockBehind)
 IndexReady = Future[None]  # done when the index is ready, or cannot be caught up
 OnFailure = Callable[[PushSource, Exception, MessageBatch], None]
 
@@ -198,7 +199,7 @@ class BatchWorker:
         )
         try:
             indexed.result()
-            # Neither storage nor a registry may block this thread: the source is reopened later.
+            # Neither storage nor a registry nor a clock may block this thread: the source is reopened later.
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
             self._give_up(source, batch, error)

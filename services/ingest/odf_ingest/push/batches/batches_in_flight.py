@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Self
 
+from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import OdfError, advice_while_retried
 from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
@@ -39,7 +40,7 @@ class Trouble:
             why=str(error),
             advice=advice_while_retried(error),
             tries=tries,
-            reason=error.code if isinstance(error, RegistryUnavailable) else TOPIC_UNREADABLE,
+            reason=error.code if isinstance(error, RegistryUnavailable | ClockBehind) else TOPIC_UNREADABLE,
             lasts_until_commit=pauses_source(error),
         )
 

@@ -12,7 +12,13 @@ from odf_common.errors import Refused
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategy
 from odf_ingest.commit.committer import position_of
-from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceWaiting
+from odf_ingest.errors import (
+    SourceBuildsIndex,
+    SourceQueries,
+    SourceRetries,
+    SourceStateUnreadable,
+    SourceWaiting,
+)
 from odf_ingest.history.kept_index import BuildProgress
 from odf_ingest.push.batches.batches_in_flight import Trouble
 from odf_ingest.push.lifecycle.source_record import SourceRecord
@@ -119,6 +125,10 @@ class WaitingReports:
         self._stopped.discard(key)
 
     def _report_count(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
-        count = messages_after(position_of(state, topic.source).topics.get(topic.name), topic)
+        try:
+            position = position_of(state, topic.source)
+        except SourceStateUnreadable:  # which is why the source is stopped
+            return
+        count = messages_after(position.topics.get(topic.name), topic)
         if count is not None:
             self._report(key, count)
