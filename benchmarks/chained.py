@@ -13,7 +13,7 @@ import pyarrow as pa
 from odf_testing.coordinator import FakeBus, FakeTopics
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
-from odf_common.adapters.local.reserve import Reserve
+from odf_common.adapters.reserve import Reserve
 from odf_common.adapters.system_clock import SystemClock
 from odf_common.chain.add_data import add_data_event
 from odf_common.data.columns import with_system_columns

@@ -18,7 +18,7 @@ HOME = Path(__file__).with_name("an_earlier_home.tar.xz")
 def test_it_is_listed_and_verified_and_continues(node: EmbeddedNode, tmp_path: Path) -> None:
     with tarfile.open(HOME) as archive:
         archive.extractall(tmp_path, filter="data")
-    earlier = EmbeddedNode(tmp_path / "home", {"ODF_ENGINE": node.engine})  # it keeps nothing in a home
+    earlier = EmbeddedNode(tmp_path / "home", node.lent_engine)  # it keeps nothing in a home
     try:
         # The ports of that time may be in use here.
         earlier.up("--new-ports", "coordinator", "ingest", "verifier", "sync")

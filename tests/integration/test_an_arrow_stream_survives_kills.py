@@ -8,7 +8,6 @@ from odf_testing.embedded import PATIENCE
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Story
 
-from odf_common.adapters.grpc.client import channel
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
 
@@ -26,7 +25,7 @@ def test_a_stream_that_is_opened_again_after_kills_adds_each_record_once(story: 
     while acknowledged < BATCHES:
         assert time.monotonic() < until, f"batch {acknowledged} is not acknowledged"
         try:
-            with channel(story.node.node.grpc["ingest"]) as connection:
+            with story.node.grpc_channel("ingest") as connection:
                 opened += 1
                 for ack in PushStub(connection).Stream(parts(acknowledged), timeout=PATIENCE):
                     assert ack.next >= acknowledged, "what was acknowledged is committed"

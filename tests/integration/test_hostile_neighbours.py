@@ -155,7 +155,7 @@ def half_corrections_and_waiting_pulls(street: Street) -> Generator[str | None, 
     name = street.add("pulls.waiting", lambda name: root(name, columns, merge=changelog, event_time="at"))
     half = {"op": 2, **rows(1, 1)[0]}
     street.publish(name, [{"op": 0, **rows(1, 1)[0]}, half])
-    with grpc.insecure_channel(street.node.node.grpc["coordinator"]) as channel:
+    with street.node.grpc_channel("coordinator") as channel:
         pull = CoordinatorStub(channel).Pull
         calls = [pull(PullRequest(refs=[name]), timeout=60) for _ in range(24)]
         yield name

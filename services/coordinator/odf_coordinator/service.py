@@ -6,14 +6,14 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.local.key_files import node_key
-from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.reserve import Reserve
 from odf_common.codec.signature import encode_signature
 from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
-from odf_common.service.protection import peer_tls
+from odf_common.service.protection import peer_credentials
 from odf_common.service.run import Service, Subscription
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands, Notifications
@@ -91,7 +91,8 @@ def build(env: Environment) -> Service:
 
 
 def _ingest(settings: Settings) -> IngestClient:
-    return IngestClient(settings.ingest_grpc, tls=peer_tls(settings))
+    address = settings.ingest_grpc
+    return IngestClient(address, credentials=None if address is None else peer_credentials(settings, address))
 
 
 def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Committer:

@@ -9,7 +9,7 @@ import pytest
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local.reserve import RESERVE_BYTES, Reserve
+from odf_common.adapters.reserve import RESERVE_BYTES, Reserve
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -307,7 +307,7 @@ def test_a_full_disk_does_not_keep_a_dataset_from_being_deleted(
 
 
 def test_the_last_free_space_is_not_reserved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_common.adapters.local.reserve.MIN_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr("odf_common.adapters.reserve.MIN_FREE_BYTES", 1 << 62)
     reserve = Reserve(tmp_path)
     reserve.refill()
     assert not reserve.release()

@@ -7,7 +7,7 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
-from odf_common.service.protection import peer_tls, require_protected
+from odf_common.service.protection import peer_credentials, require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
@@ -46,7 +46,8 @@ def build(env: Environment) -> Service:
     heads = HeadWatch()
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
     audit = Audit()
-    ingest = IngestClient(settings.required("ingest_grpc"), tls=peer_tls(settings))
+    address = settings.required("ingest_grpc")
+    ingest = IngestClient(address, credentials=peer_credentials(settings, address))
     served = tuple(endpoints(env, settings, authorizer, replies, heads, ingest=ingest))
     sender, webhooks = _webhooks(env, heads)
     logins = RemoteLogins(directory.store)

@@ -11,8 +11,8 @@ import pyarrow as pa
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
-from odf_common.adapters.local.reserve import Reserve
 from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.reserve import Reserve
 from odf_common.chain.add_data import add_data_event
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns

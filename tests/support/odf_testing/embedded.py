@@ -12,12 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import grpc
+
+from odf_common.adapters.grpc.client import channel
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.local.home_secrets import secret_file
 from odf_common.embedded.node_file import Node, read_node
 from odf_common.embedded.orphans import leftovers
-from odf_common.service.settings import child_environment
+from odf_common.service.protection import ENGINE_SECRET, peer_credentials
+from odf_common.service.settings import Settings, child_environment
 from odf_testing.warm_commands import run_warm
 
 ODF: Final = Path(sys.executable).with_name("odf")
@@ -49,7 +54,7 @@ class EmbeddedNode:
 
     def guest(self, home: Path, settings: Mapping[str, str] | None = None) -> "EmbeddedNode":
         """Prepare another node, which saves two JVMs: it uses this one's engine, and its Kafka under a prefix."""
-        borrowed = {"ODF_ENGINE": self.engine, "ODF_KAFKA": self.kafka, "ODF_KAFKA_PREFIX": f"{home.name}."}
+        borrowed = {**self.lent_engine, "ODF_KAFKA": self.kafka, "ODF_KAFKA_PREFIX": f"{home.name}."}
         return EmbeddedNode(home, {**borrowed, **(settings or {})})
 
     def up(self, *services: str) -> None:
@@ -126,6 +131,17 @@ class EmbeddedNode:
         address = self.node.engine
         assert address is not None
         return address
+
+    @property
+    def lent_engine(self) -> Mapping[str, str]:
+        """Return the settings with which a node of another home uses this one's engine."""
+        file = secret_file(self.home, ENGINE_SECRET)
+        return {"ODF_ENGINE": self.engine, "ODF_ENGINE_SECRET_FILE": str(file)}
+
+    def grpc_channel(self, service: str) -> grpc.Channel:
+        """Return a channel to a service, as the node's own programs open one."""
+        address = self.node.grpc[service]
+        return channel(address, peer_credentials(Settings(home=self.home), address))
 
     @property
     def cluster(self) -> KafkaCluster:

@@ -25,7 +25,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
 from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
-from odf_common.service.protection import peer_tls
+from odf_common.service.protection import command_credentials
 from odf_common.service.settings import TENANCY_FILE, load
 
 COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
@@ -197,12 +197,12 @@ def _service(
     node: Node | None, name: str, timeout: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[grpc.Channel]:
     address = (node or this_node()).address(name)
-    tls = peer_tls(load())
+    credentials = command_credentials(load(), address)
     # An interrupt is no failed call: commands that go on with the next dataset after one must end.
     with (
         keeping_interrupts(),
         calling(name),
-        reached(name, address, timeout, tls=tls, user_agent=_user_agent()) as open_channel,
+        reached(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as open_channel,
     ):
         yield open_channel
 

@@ -17,7 +17,6 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import channel
-from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.embedded.checks import (
     ANSWER_SECONDS,
@@ -30,10 +29,10 @@ from odf_common.embedded.checks import (
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node, NoNode, Part
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
-from odf_common.embedded.plan import configured_addresses, installed
+from odf_common.embedded.plan import configured_addresses, installed, secret_of
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster
-from odf_common.service.protection import peer_tls
+from odf_common.service.protection import command_credentials
 from odf_common.service.settings import Settings, child_environment, unknown_variables, without_password
 
 OK: Final = "ok"
@@ -273,7 +272,7 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
                 text=_state(part) + (f": {part.problem}" if part.problem else ""),
                 remedy=part.remedy or f"see the end of {log}",
             )
-        elif part.name in node.grpc and (why := _silent(node.grpc[part.name], peer_tls(settings))):
+        elif part.name in node.grpc and (why := _silent(node.grpc[part.name], settings, part.name)):
             yield Finding(
                 check=part.name,
                 state=FAILED,
@@ -288,9 +287,9 @@ def _state(part: Part) -> str:
     return f"{part.state} since {part.since}" if part.since else part.state
 
 
-def _silent(address: str, tls: PeerTls | None) -> str:
+def _silent(address: str, settings: Settings, service: str) -> str:
     """Return why a service does not answer, empty if it does."""
-    with channel(address, tls) as opened:
+    with channel(address, command_credentials(settings, address, secret_of(service))) as opened:
         try:
             answer = health_pb2_grpc.HealthStub(opened).Check(
                 health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS

@@ -13,9 +13,9 @@ from typing import Final
 from odf_common.codec.visible_text import visible
 from odf_common.embedded.node_file import Node, Part, find_node
 from odf_common.embedded.parts.readiness import Probe, grpc_serves, http_answers
-from odf_common.embedded.plan import ADDRESSES, VIEWS
+from odf_common.embedded.plan import ADDRESSES, VIEWS, secret_of
 from odf_common.errors import InvalidInput, OdfError, explained
-from odf_common.service.protection import peer_tls
+from odf_common.service.protection import command_credentials
 from odf_common.service.settings import ENGINE, Settings, load
 
 ANSWER_SECONDS: Final = 5.0
@@ -61,7 +61,7 @@ def probe_of(name: str, settings: Settings) -> Probe:
         raise InvalidInput(text=f"unknown service {name}; choose from {', '.join((*ADDRESSES, VIEWS))}")
     field = ADDRESSES[name]
     address = settings.engine or ENGINE if field == "engine" else settings.required(field)
-    return grpc_serves(address, peer_tls(settings))
+    return grpc_serves(address, command_credentials(settings, address, secret_of(name)))
 
 
 def main(arguments: Sequence[str]) -> int:

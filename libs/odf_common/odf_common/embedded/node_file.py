@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from odf_common.adapters.local.home_secrets import HomeOfAnotherUser
 from odf_common.errors import Unavailable
 from odf_common.service.settings import Settings, without_password
 
@@ -73,9 +74,11 @@ class Node:
 
 
 def read_node(home: Path) -> Node:
-    """Return the running node of a home; raises `NoNode` if there is none."""
+    """Return the running node of a home; raises `NoNode` if there is none, `HomeOfAnotherUser` if it is not ours."""
     try:
         raw = json.loads((home / FILE).read_bytes())
+    except PermissionError as error:
+        raise HomeOfAnotherUser.at(home) from error
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
         raise NoNode(what=str(home)) from error
     node = _from_json(raw)

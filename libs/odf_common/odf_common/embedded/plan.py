@@ -18,7 +18,7 @@ from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.parts.readiness import grpc_serves, http_answers, listens, once_listening
 from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
-from odf_common.service.protection import peer_tls, require_protected
+from odf_common.service.protection import ENGINE_SECRET, GRPC_SECRET, peer_credentials, require_protected
 from odf_common.service.settings import Settings, without_password
 
 GROUP: Final = "odf.services"
@@ -161,7 +161,11 @@ def _service(
 ) -> PartSpec:
     temporary = addressed.home / TEMPORARY / name
     address = str(addressed.views_http) if name == VIEWS else str(getattr(addressed, ADDRESSES[name]))
-    answers = http_answers(address, "/health") if name == VIEWS else grpc_serves(address, peer_tls(addressed))
+    answers = (
+        http_answers(address, "/health")
+        if name == VIEWS
+        else grpc_serves(address, peer_credentials(addressed, address, secret_of(name)))
+    )
     environment = {
         **(_withheld(base) if name == ENGINE_SERVICE else base),
         "TMPDIR": str(temporary),
@@ -179,6 +183,11 @@ def _service(
         is_service=name != VIEWS,
         is_elsewhere=partial(is_in_foreground, addressed.home, name),
     )
+
+
+def secret_of(service: str) -> str:
+    """Return the name of the secret that a service's callers send."""
+    return ENGINE_SECRET if service == ENGINE_SERVICE else GRPC_SECRET
 
 
 def emptied(folder: Path) -> Callable[[], Awaitable[None]]:

@@ -18,7 +18,7 @@ from odf_common.ports.engine import Engine
 from odf_common.ports.locks import Lock, Locks
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
 from odf_common.service.node_id import claim_topics
-from odf_common.service.protection import peer_tls
+from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import ENGINE, Settings
 
 
@@ -75,6 +75,7 @@ def connect(settings: Settings) -> Environment:
     )
     blobs, refs = stores(settings)
     redis = redis_connection(settings) if settings.redis else None
+    engine = settings.engine or ENGINE
 
     def close() -> None:
         bus.close()
@@ -91,7 +92,7 @@ def connect(settings: Settings) -> Environment:
         topics=KafkaTopics(cluster, prefix=settings.kafka_prefix),
         states=ChainStates(blobs, refs, RedisStateCache(redis) if redis else NoStateCache()),
         locks=RedisLocks(redis) if redis else FreeLocks(),
-        engine=EngineClient(settings.engine or ENGINE, tls=peer_tls(settings)),
+        engine=EngineClient(engine, credentials=peer_credentials(settings, engine, ENGINE_SECRET)),
         claim=lambda: claim_topics(settings),
         close=close,
     )

@@ -1,13 +1,21 @@
-"""TLS of the node's own servers: beyond the loopback address they listen only with it, unless settings allow it."""
+"""Who may reach the node's own servers.
+
+Beyond the loopback address they listen only with TLS, unless settings allow it. On it, where all users of the machine
+reach them, gRPC asks for a secret of the home, and HTTP asks the kernel whose program the client is.
+"""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret
 from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.local.home_secrets import ensure_secret, find_secret, secret_file
+from odf_common.adapters.secrets import read_secret
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
     GRPC_TLS,
@@ -17,6 +25,8 @@ from odf_common.service.settings import (
     Settings,
 )
 
+GRPC_SECRET: Final = "grpc"  # noqa: S105 - names of files in the home
+ENGINE_SECRET: Final = "engine"  # noqa: S105 - the engine runs SQL of users: what it reads opens no other service
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; of no page: `none`
 
@@ -48,8 +58,7 @@ def require_protected(settings: Settings, what: str, address: str) -> None:
     """Raise `Unprotected` unless a server may listen at `host:port`; `what` is its setting, or its name."""
     tls = _tls_of(what)
     is_protected = tls is not None and tls.is_met(settings)
-    host = address.rpartition(":")[0].strip("[]")
-    if not (is_protected or settings.listen_unprotected or is_loopback(host)):
+    if not (is_protected or settings.listen_unprotected or is_loopback(_host(address))):
         raise Unprotected(what=what, address=address, protection=tls.text if tls else None)
 
 
@@ -63,6 +72,43 @@ def peer_tls(settings: Settings) -> PeerTls | None:
     if certificate is None or key is None or authority is None:
         return None
     return PeerTls.read(certificate=certificate, key=key, authority=authority)
+
+
+def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
+    """Return what servers and clients at `host:port` show each other: TLS, or on the loopback address a secret.
+
+    The secret is created if the home has none. None for an address beyond loopback without TLS, which
+    ODF_LISTEN_UNPROTECTED has allowed: there a secret would be sent in plain text.
+    """
+    return _credentials(settings, address, secret, ensure_secret)
+
+
+def command_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
+    """Return what `peer_credentials` does, but None if the home has no secret.
+
+    Raises `HomeOfAnotherUser` if it cannot be read.
+    """
+    return _credentials(settings, address, secret, find_secret)
+
+
+def _credentials(
+    settings: Settings, address: str, secret: str, in_home: Callable[[Path, str], str | None]
+) -> PeerCredentials:
+    tls = peer_tls(settings)
+    if tls is not None or not is_loopback(_host(address)):
+        return tls
+    if (configured := _secret_file(settings, secret)) is not None:
+        return PeerSecret(text=read_secret(configured))
+    text = in_home(settings.home, secret)
+    return None if text is None else PeerSecret.in_home(text, secret_file(settings.home, secret))
+
+
+def _secret_file(settings: Settings, secret: str) -> Path | None:
+    return settings.engine_secret_file if secret == ENGINE_SECRET else settings.grpc_secret_file
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
 
 
 def http_tls(settings: Settings) -> ssl.SSLContext | None:

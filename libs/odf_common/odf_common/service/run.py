@@ -25,7 +25,7 @@ from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
-from odf_common.service.protection import peer_tls, require_protected
+from odf_common.service.protection import GRPC_SECRET, peer_credentials, require_protected
 from odf_common.service.settings import Settings, load
 
 __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolated", "run_service"]
@@ -47,6 +47,8 @@ class Service:
     subscriptions: tuple[Subscription, ...] = ()
     grpc: Register | None = None
     grpc_address: str | None = None
+    caller_secret: str = GRPC_SECRET
+    """Name of the secret in the home that calls carry on the loopback address."""
     background: tuple[Callable[[threading.Event], None], ...] = ()
     on_stop: Callable[[], None] | None = None
     audit: Audit = field(default_factory=Audit)
@@ -109,7 +111,7 @@ class RunningService:
         return serve(
             self.service.grpc_address,
             self.service.grpc,
-            tls=peer_tls(settings),
+            credentials=peer_credentials(settings, self.service.grpc_address, self.service.caller_secret),
             is_ready=False,
             on_call=self.service.audit.note_call,
         )

@@ -288,6 +288,15 @@ class Settings:
         needs=GRPC_TLS,
         is_required=True,
     )
+    grpc_secret_file: Path | None = _option(
+        folder,
+        None,
+        "file with the secret that calls between services, and of `odf`, carry on the loopback address without TLS "
+        "(default: secrets/grpc in the home); for processes with different homes",
+    )
+    engine_secret_file: Path | None = _option(
+        folder, None, "the same for calls to the engine (default: secrets/engine in the home)"
+    )
     http_certificate_file: Path | None = _option(
         folder,
         None,

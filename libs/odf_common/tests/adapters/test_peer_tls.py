@@ -27,7 +27,7 @@ def tls(tmp_path: Path) -> PeerTls:
 
 @pytest.fixture
 def port(tls: PeerTls) -> Iterator[int]:
-    server = serve("127.0.0.1:0", lambda _: (), tls=tls)
+    server = serve("127.0.0.1:0", lambda _: (), credentials=tls)
     yield server.port
     server.stop(0)
 
@@ -41,7 +41,7 @@ def is_serving(open_channel: grpc.Channel) -> bool:
 
 def test_peers_with_certificates_of_one_authority_connect(tls: PeerTls, port: int) -> None:
     address = f"127.0.0.1:{port}"
-    with channel(address, tls) as plain, reached("the service", address, tls=tls) as watched:
+    with channel(address, tls) as plain, reached("the service", address, credentials=tls) as watched:
         assert is_serving(plain)
         assert is_serving(watched)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_common.adapters.local.reserve import MIN_FREE_BYTES, RESERVE_BYTES, Reserve
+from odf_common.adapters.reserve import MIN_FREE_BYTES, RESERVE_BYTES, Reserve
 from odf_common.errors import StorageUnavailable
 
 

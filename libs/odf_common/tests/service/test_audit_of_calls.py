@@ -135,7 +135,7 @@ class Node:
             ingest_pb2_grpc.add_IngestServicer_to_server(Ingest(), server)
             return ()
 
-        self.server = serve("127.0.0.1:0", register, tls=tls, on_call=self.audit.note_call)
+        self.server = serve("127.0.0.1:0", register, credentials=tls, on_call=self.audit.note_call)
         self.address = f"127.0.0.1:{self.server.port}"
 
     def noted(self, count: int = 1) -> list[AccessDecision]:
@@ -277,7 +277,7 @@ def test_with_mutual_tls_the_name_in_the_certificate_is_noted(tmp_path: Path) ->
     certificate, key = self_signed(tmp_path)
     tls = PeerTls.read(certificate=certificate, key=key, authority=certificate)
     with serving(tls) as node:
-        with reached("node", node.address, tls=tls, user_agent="odf (ann)") as open_channel:
+        with reached("node", node.address, credentials=tls, user_agent="odf (ann)") as open_channel:
             coordinator_pb2_grpc.CoordinatorStub(open_channel).Delete(pb.DeleteRequest(ref="orders"))
         (entry,) = node.noted()
     assert entry.account == "127.0.0.1"

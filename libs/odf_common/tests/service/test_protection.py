@@ -1,16 +1,25 @@
-"""What may listen beyond the loopback address."""
+"""What may listen beyond the loopback address, and what callers on it show."""
 
+import os
 from pathlib import Path
 
 import pytest
+from odf_testing.certificates import self_signed
 
+from odf_common.adapters.grpc.peer_secret import PeerSecret
+from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.local.home_secrets import ensure_secret
 from odf_common.cli import main as cli
 from odf_common.errors import InvalidInput
 from odf_common.service.protection import (
+    ENGINE_SECRET,
     FORWARDED,
+    GRPC_SECRET,
     Unprotected,
+    command_credentials,
     http_tls,
     is_loopback,
+    peer_credentials,
     peer_tls,
     require_protected,
     why_not_local,
@@ -151,3 +160,56 @@ def test_tls_is_that_of_the_settings_and_a_bad_file_is_an_error() -> None:
         assert tls(Settings.from_env({})) is None
         with pytest.raises(InvalidInput, match="in PEM"):
             tls(Settings.from_env(variables))
+
+
+LOCAL = "127.0.0.1:5541"
+
+
+def test_on_loopback_the_parts_of_a_home_share_a_secret(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert command_credentials(settings, LOCAL) is None, "a command creates nothing"
+    secret = peer_credentials(settings, LOCAL)
+    assert isinstance(secret, PeerSecret)
+    assert secret.text == ensure_secret(tmp_path, GRPC_SECRET)
+    assert command_credentials(settings, "[::1]:5541") == secret
+    assert secret.users == frozenset({0, os.geteuid(), tmp_path.stat().st_uid})
+
+
+def test_the_engine_has_a_secret_of_its_own(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    engine = peer_credentials(settings, LOCAL, ENGINE_SECRET)
+    assert isinstance(engine, PeerSecret)
+    assert [file.name for file in (tmp_path / "secrets").iterdir()] == ["engine"]
+    assert engine != peer_credentials(settings, LOCAL)
+
+
+def test_processes_with_different_homes_share_files(tmp_path: Path) -> None:
+    files = {f"ODF_{name}_SECRET_FILE": str(tmp_path / name.lower()) for name in ("GRPC", "ENGINE")}
+    for file in files.values():
+        Path(file).write_text(f"content of {Path(file).name}\n")
+    settings = Settings.from_env({"ODF_HOME": str(tmp_path / "home"), **files})
+    for secret in (GRPC_SECRET, ENGINE_SECRET):
+        expected = PeerSecret(text=f"content of {secret}")
+        assert (
+            peer_credentials(settings, LOCAL, secret)
+            == command_credentials(settings, LOCAL, secret)
+            == expected
+        )
+    assert not (tmp_path / "home").exists()
+
+
+def test_beyond_loopback_nothing_is_sent_in_plain_text(tmp_path: Path) -> None:
+    ensure_secret(tmp_path, GRPC_SECRET)
+    settings = Settings(home=tmp_path, listen_unprotected=True)
+    assert peer_credentials(settings, OPEN) is None
+    assert command_credentials(settings, "ingest:5540") is None
+
+
+def test_with_tls_no_secret_is_needed(tmp_path: Path) -> None:
+    certificate, key = map(str, self_signed(tmp_path))
+    files = {"CERTIFICATE": certificate, "KEY": key, "CA": certificate}
+    tls = {f"ODF_GRPC_{name}_FILE": file for name, file in files.items()}
+    settings = Settings.from_env({"ODF_HOME": str(tmp_path / "home"), **tls})
+    assert isinstance(peer_credentials(settings, LOCAL), PeerTls)
+    assert isinstance(command_credentials(settings, LOCAL), PeerTls)
+    assert not (tmp_path / "home").exists()

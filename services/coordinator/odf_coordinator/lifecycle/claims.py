@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from odf_common.adapters.local.reserve import Reserve
+from odf_common.adapters.reserve import Reserve
 from odf_common.errors import AlreadyExists, OdfError, StorageUnavailable
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId

@@ -16,7 +16,7 @@ from odf_common.adapters.grpc.client import (
     require_server,
     watched_channel,
 )
-from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.errors import Refused, Unavailable, with_advice
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
@@ -34,7 +34,7 @@ class IngestClient:
 
     address: str | None
     timeout: float = RESTART_TIMEOUT_SECONDS  # seconds
-    tls: PeerTls | None = None
+    credentials: PeerCredentials = None
     _is_there: bool = field(default=True, init=False)
     _channel: grpc.Channel | None = field(default=None, init=False)
 
@@ -77,7 +77,7 @@ class IngestClient:
             self._is_there = False
             raise
         self._is_there = True
-        return watched_channel(address, self.tls)
+        return watched_channel(address, self.credentials)
 
 
 def _answers(call: Callable[[IngestStub], "grpc.CallIterator[T]"], channel: grpc.Channel) -> Iterator[T]:

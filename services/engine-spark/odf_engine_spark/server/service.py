@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from odf_common.service.environment import IsolatedEnvironment
+from odf_common.service.protection import ENGINE_SECRET
 from odf_common.service.run import Service
 from odf_common.service.settings import ENGINE
 from odf_engine_spark.server.grpc_servicer import register
@@ -39,6 +40,7 @@ def build(env: IsolatedEnvironment) -> Service:
             on_stuck=lambda: _end(spark, "a cancelled task does not stop"),
         ),
         grpc_address=settings.engine or ENGINE,
+        caller_secret=ENGINE_SECRET,
         background=(_watch(spark, heartbeat), heartbeat.run),
         on_stop=spark.session.stop,
     )

@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from odf_common.adapters.grpc.client import RemoteError, channel, error_of
-from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub
@@ -63,10 +63,14 @@ class IngestClient:
     """A client of ingest's pushes; thread-safe."""
 
     def __init__(
-        self, address: str, timeout: float = RESTART_TIMEOUT_SECONDS, *, tls: PeerTls | None = None
+        self,
+        address: str,
+        timeout: float = RESTART_TIMEOUT_SECONDS,
+        *,
+        credentials: PeerCredentials = None,
     ) -> None:
         """Connect on the first call; wait `timeout` seconds for ingest to be restarted."""
-        self._stub = PushStub(channel(address, tls))
+        self._stub = PushStub(channel(address, credentials))
         self._timeout = timeout
         self._stopping = threading.Event()
 

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 import grpc
 
+from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, SecretSender
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
     AlreadyExists,
@@ -150,11 +151,18 @@ _FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
 }
 
 
-def channel(address: str, tls: PeerTls | None = None, *, options: Options = _OPTIONS) -> grpc.Channel:
+def channel(
+    address: str, credentials: PeerCredentials = None, *, options: Options = _OPTIONS
+) -> grpc.Channel:
     """Return a channel; it connects on the first call and reconnects automatically."""
-    if tls is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, tls.for_client(), options=options)
+    match credentials:
+        case PeerTls():
+            return grpc.secure_channel(address, credentials.for_client(), options=options)
+        case PeerSecret():
+            plain = grpc.insecure_channel(address, options=options)
+            return grpc.intercept_channel(plain, SecretSender(credentials, address))
+        case None:
+            return grpc.insecure_channel(address, options=options)
 
 
 def _watched(user_agent: str) -> Options:
@@ -176,7 +184,7 @@ def reached(
     address: str,
     timeout: float = RESTART_TIMEOUT_SECONDS,
     *,
-    tls: PeerTls | None = None,
+    credentials: PeerCredentials = None,
     user_agent: str = "",
 ) -> Iterator[grpc.Channel]:
     """Open a channel, waiting up to `timeout` seconds for a server that the supervisor may be restarting.
@@ -185,13 +193,13 @@ def reached(
     so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
     """
     require_server(what, address, timeout)
-    with watched_channel(address, tls, user_agent) as open_channel:
+    with watched_channel(address, credentials, user_agent) as open_channel:
         yield open_channel
 
 
-def watched_channel(address: str, tls: PeerTls | None = None, user_agent: str = "") -> grpc.Channel:
+def watched_channel(address: str, credentials: PeerCredentials = None, user_agent: str = "") -> grpc.Channel:
     """Return a channel on which calls to a frozen process fail."""
-    return channel(address, tls, options=_watched(user_agent))
+    return channel(address, credentials, options=_watched(user_agent))
 
 
 def require_server(what: str, address: str, timeout: float) -> None:
@@ -233,7 +241,7 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
             return ServiceSilent(what=what, why="no answer in time")
         case grpc.StatusCode.INVALID_ARGUMENT if name == InvalidQuery.__name__:
             return RemoteInvalidQuery(text=text, name=name, hint=hint)
-        case grpc.StatusCode.FAILED_PRECONDITION:
+        case grpc.StatusCode.FAILED_PRECONDITION | grpc.StatusCode.UNAUTHENTICATED:
             return RemoteRefused(reason=name, text=text, name=name, hint=hint)
         case code if code in _FAMILIES:
             return _FAMILIES[code](text=text, name=name, hint=hint)

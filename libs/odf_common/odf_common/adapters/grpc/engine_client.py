@@ -20,7 +20,7 @@ from odf_common.adapters.grpc.client import (
     channel,
     require_server,
 )
-from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
@@ -79,7 +79,7 @@ class EngineClient:
         quiet: float = REFUSE_AFTER_SILENCE_SECONDS,
         preprocessing: float = PREPROCESSING_TIMEOUT_SECONDS,
         restart: float = RESTART_TIMEOUT_SECONDS,
-        tls: PeerTls | None = None,
+        credentials: PeerCredentials = None,
     ) -> None:
         """Use the engine at `host:port`; cancel a call without a message for `silence` seconds.
 
@@ -94,7 +94,7 @@ class EngineClient:
         self._preprocessing = preprocessing
         self._quiet = quiet
         self._attention = Attention(quiet)
-        self._channel = channel(address, tls)
+        self._channel = channel(address, credentials)
         self._stub: Any = engine_pb2_grpc.EngineStub(self._channel)
         self._health = health_pb2_grpc.HealthStub(self._channel)
 

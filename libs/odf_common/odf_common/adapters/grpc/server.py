@@ -3,6 +3,7 @@
 Servicers raise `OdfError`; callers get it back through `client.calling`.
 """
 
+import hmac
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ from odf_common.adapters.grpc.calls import (
     user_agent,
 )
 from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
+from odf_common.adapters.grpc.peer_secret import (
+    KEY,
+    CallerUnknown,
+    PeerCredentials,
+    PeerSecret,
+    hash_of_header,
+)
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.errors import (
     AlreadyExists,
@@ -52,6 +60,7 @@ OPTIONS: Final = (
 TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header
 # The first match counts, so subclasses come before their bases.
 STATUSES: Final[tuple[tuple[type[OdfError], grpc.StatusCode], ...]] = (
+    (CallerUnknown, grpc.StatusCode.UNAUTHENTICATED),
     (InvalidInput, grpc.StatusCode.INVALID_ARGUMENT),
     (NotFound, grpc.StatusCode.NOT_FOUND),
     (AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
@@ -88,18 +97,19 @@ def serve(
     address: str,
     register: Register,
     *,
-    tls: PeerTls | None = None,
+    credentials: PeerCredentials = None,
     bulkheads: Bulkheads | None = None,
     is_ready: bool = True,
     on_call: OnCall = lambda _: None,
 ) -> GrpcServer:
-    """Listen at `host:port` (port 0: any), with `tls` for its peers only; raises `Unavailable` if it is in use.
+    """Listen at `host:port` (port 0: any), for peers with the credentials only; raises `Unavailable` if it is in use.
 
     Each call that has ended is passed to `on_call`, which has to return at once.
     """
+    guard = _Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)
     server = grpc.server(
         ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="grpc"),
-        interceptors=[_Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)],
+        interceptors=[_SecretCheck(credentials), guard] if isinstance(credentials, PeerSecret) else [guard],
         options=OPTIONS,
     )
     services = register(server)
@@ -108,9 +118,9 @@ def serve(
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     try:
         port = (
-            server.add_insecure_port(address)
-            if tls is None
-            else server.add_secure_port(address, tls.for_server())
+            server.add_secure_port(address, credentials.for_server())
+            if isinstance(credentials, PeerTls)
+            else server.add_insecure_port(address)
         )
     except RuntimeError as error:
         raise Unavailable(what=f"address {address}", why=str(error)) from error
@@ -134,6 +144,25 @@ def status_of(error: OdfError) -> grpc.StatusCode:
 # Any: requests and responses are messages of generated code.
 Single = Callable[[Any, grpc.ServicerContext], Any]
 Streaming = Callable[[Any, grpc.ServicerContext], Iterator[Any]]
+
+
+class _SecretCheck(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses calls without the secret, health checks and reflection included, before their requests are read."""
+
+    def __init__(self, secret: PeerSecret) -> None:
+        _, value = secret.header()
+        self._expected = hash_of_header(value)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        values = [value for key, value in details.invocation_metadata or () if key == KEY]
+        if len(values) == 1 and hmac.compare_digest(hash_of_header(values[0]), self._expected):
+            return continuation(details)
+        # A handler of streams reads no message before it answers, whatever the client sends.
+        return grpc.stream_stream_rpc_method_handler(_refuse)
+
+
+def _refuse(_requests: Any, context: grpc.ServicerContext) -> Any:
+    _abort(context, CallerUnknown())
 
 
 class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]

@@ -12,6 +12,12 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import NO_RETRIES
+from odf_common.adapters.grpc.peer_secret import (
+    PeerCredentials,
+    PeerSecret,
+    ServerOfAnotherUser,
+    require_own_server,
+)
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
@@ -105,21 +111,25 @@ def kafka_has_topics(settings: Settings) -> Probe:
     return probe
 
 
-def grpc_serves(address: str, tls: PeerTls | None = None) -> Probe:
+def grpc_serves(address: str, credentials: PeerCredentials = None) -> Probe:
     """Return a probe: the gRPC health service reports SERVING."""
     stubs: list[health_pb2_grpc.HealthStub] = []
+    metadata = (credentials.header(),) if isinstance(credentials, PeerSecret) else ()
 
     async def probe() -> bool:
         if not stubs:
             channel = (
-                grpc.aio.insecure_channel(address, options=_OPTIONS)
-                if tls is None
-                else grpc.aio.secure_channel(address, tls.for_client(), options=_OPTIONS)
+                grpc.aio.secure_channel(address, credentials.for_client(), options=_OPTIONS)
+                if isinstance(credentials, PeerTls)
+                else grpc.aio.insecure_channel(address, options=_OPTIONS)
             )
             stubs.append(health_pb2_grpc.HealthStub(channel))
         try:
-            answer = await stubs[0].Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_SECONDS)
-        except grpc.aio.AioRpcError:
+            if isinstance(credentials, PeerSecret):
+                require_own_server(credentials, address)
+            request = health_pb2.HealthCheckRequest()
+            answer = await stubs[0].Check(request, timeout=PROBE_TIMEOUT_SECONDS, metadata=metadata)
+        except (grpc.aio.AioRpcError, ServerOfAnotherUser):
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 

@@ -1,0 +1,127 @@
+"""A secret that the parts of a node send with each call, as `authorization: Bearer …`.
+
+On the loopback address, which all users of a machine reach, it tells the node's own programs from those of others. A
+client sends it to no server of another user: while a part is stopped, any program may listen at its address.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import grpc
+
+from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.socket_users import are_users_known, user_of_server
+from odf_common.errors import Refused, Unavailable
+
+KEY: Final = "authorization"
+SCHEME: Final = "Bearer "
+LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1")  # that the name localhost may stand for
+ROOT: Final = 0
+
+
+@dataclass(eq=False, kw_only=True)
+class CallerUnknown(Refused):
+    """A call lacks the secret of the node."""
+
+    text: str = (
+        "the node belongs to another user of this machine, or has another home: the call lacks its secret"
+    )
+
+    def advice(self) -> str:
+        """Return how to be recognised."""
+        return (
+            "run it as the node's user with the node's ODF_HOME, or set ODF_GRPC_SECRET_FILE to a copy of the file "
+            "secrets/grpc in that home"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerOfAnotherUser(Unavailable):
+    """Another user's program listens at an address of the node; nothing was sent to it."""
+
+    user: int
+
+    def __str__(self) -> str:
+        """Return which address, and whose program is there."""
+        return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
+
+    def advice(self) -> str:
+        """Return how to get the address back."""
+        return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSecret:
+    """The secret, and whose servers get it."""
+
+    text: str = field(repr=False)
+    users: frozenset[int] | None = None
+    """User ids; None: those of all users."""
+
+    @classmethod
+    def in_home(cls, text: str, file: Path) -> Self:
+        """Return a secret for servers of the user who owns its file, and of root."""
+        return cls(text=text, users=frozenset({file.stat().st_uid, os.geteuid(), ROOT}))
+
+    def header(self) -> tuple[str, str]:
+        """Return the metadata that a call carries."""
+        return (KEY, SCHEME + self.text)
+
+
+PeerCredentials = PeerTls | PeerSecret | None
+Call = Callable[[Any, Any], Any]
+
+
+def hash_of_header(value: str | bytes) -> bytes:
+    """Return a hash of the metadata's value: a server keeps no more than that."""
+    return hashlib.sha256(value.encode() if isinstance(value, str) else value).digest()
+
+
+def require_own_server(secret: PeerSecret, address: str) -> None:
+    """Raise `ServerOfAnotherUser` if another user's program is known to listen at `host:port`."""
+    if secret.users is None or not are_users_known():
+        return
+    host, _, port = address.rpartition(":")
+    for name in LOOPBACK_HOSTS if host == "localhost" else (host.strip("[]"),):
+        user = user_of_server((name, int(port)))
+        if user is not None and user not in secret.users:
+            raise ServerOfAnotherUser(what=f"address {address}", user=user)
+
+
+# Any: requests and responses are messages of generated code.
+class SecretSender(
+    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
+    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+):
+    """Adds the secret to calls; raises `ServerOfAnotherUser` instead of a call to such a server."""
+
+    def __init__(self, secret: PeerSecret, address: str) -> None:
+        """Send the secret to the server at `host:port`."""
+        self._secret = secret
+        self._address = address
+
+    def intercept_unary_unary(self, continuation: Call, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._with_secret(client_call_details), request)
+
+    def intercept_unary_stream(self, continuation: Call, client_call_details: Any, request: Any) -> Any:
+        return continuation(self._with_secret(client_call_details), request)
+
+    def intercept_stream_unary(
+        self, continuation: Call, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return continuation(self._with_secret(client_call_details), request_iterator)
+
+    def intercept_stream_stream(
+        self, continuation: Call, client_call_details: Any, request_iterator: Any
+    ) -> Any:
+        return continuation(self._with_secret(client_call_details), request_iterator)
+
+    def _with_secret(self, details: Any) -> Any:
+        require_own_server(self._secret, self._address)
+        return details._replace(metadata=(*(details.metadata or ()), self._secret.header()))

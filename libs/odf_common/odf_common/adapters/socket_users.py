@@ -1,0 +1,129 @@
+"""Which user's program has the other end of a connection on this machine: the kernel knows.
+
+It is asked over netlink (sock_diag), which takes some 20 µs however many sockets there are. Where that is not allowed,
+as in some sandboxes, the tables in `/proc/net` are read, which takes a millisecond or more.
+"""
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LOOPBACK: Final = "127.0.0.1"
+ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - of a socket that listens, not to listen on
+KERNEL_ANSWER_SECONDS: Final = 1.0
+# From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h and net/tcp_states.h.
+_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_REQUEST: Final = 1
+_LISTEN: Final = 10
+_ANY_COOKIE: Final = 0xFFFFFFFF
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
+_QUERY: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states
+_PORTS: Final = struct.Struct(">HH")
+_INTERFACE_AND_COOKIE: Final = struct.Struct("=III")
+_ANSWER: Final = struct.Struct("=BBBB48xIIIII")  # family, state, …; expires, two queues, user, inode
+
+Address = tuple[str, int]
+
+
+class _Socket(NamedTuple):
+    """An entry of the kernel's table of TCP sockets."""
+
+    state: int
+    user: int
+    inode: int
+    """0 once no program has the socket: its user is then unknown, and shown as 0."""
+
+
+def user_of_client(client: Address, server: Address) -> int | None:
+    """Return the user whose program has connected from `client` to `server`; None once no program has the socket.
+
+    Ask only if `are_users_known`.
+    """
+    found = _found(client, server)
+    return found.user if found is not None and found.state != _LISTEN and found.inode else None
+
+
+def user_of_server(address: Address) -> int | None:
+    """Return the user whose program listens at an address of this machine; None if none does."""
+    found = _found(address, (ANY[_ip(address).version], 0))
+    return found.user if found is not None and found.state == _LISTEN and found.inode else None
+
+
+@cache
+def are_users_known() -> bool:
+    """Return whether the kernel tells this process whose sockets are, tried once with a connection to itself."""
+    with suppress(OSError), socket.create_server((LOOPBACK, 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address, timeout=KERNEL_ANSWER_SECONDS) as client:
+            users = (user_of_client(client.getsockname(), address), user_of_server(address))
+            return users == (os.geteuid(), os.geteuid())
+    return False
+
+
+def _found(local: Address, remote: Address) -> _Socket | None:
+    try:
+        return _asked(local, remote)
+    except OSError:
+        return _listed(local, remote)
+
+
+def _asked(local: Address, remote: Address) -> _Socket | None:
+    """Return the socket, None if it does not exist; raises `OSError` if the kernel does not answer."""
+    ends = (_ip(local), _ip(remote))
+    family = socket.AF_INET if ends[0].version == ends[1].version == 4 else socket.AF_INET6
+    query = (
+        _QUERY.pack(family, socket.IPPROTO_TCP, 0, _ANY_COOKIE)
+        + _PORTS.pack(local[1], remote[1])
+        + b"".join(end.packed.ljust(16, b"\0") for end in ends)
+        + _INTERFACE_AND_COOKIE.pack(0, _ANY_COOKIE, _ANY_COOKIE)
+    )
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+        kernel.settimeout(KERNEL_ANSWER_SECONDS)
+        kernel.send(_HEADER.pack(_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + query)
+        answer = kernel.recv(4096)
+    kind = _HEADER.unpack_from(answer)[1]
+    if kind != _SOCK_DIAG_BY_FAMILY:
+        (number,) = struct.unpack_from("=i", answer, _HEADER.size)
+        if number == -errno.ENOENT:
+            return None
+        raise OSError(-number, os.strerror(-number))
+    _, state, _, _, _, _, _, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    return _Socket(state, user, inode)
+
+
+def _listed(local: Address, remote: Address) -> _Socket | None:
+    """Return the socket from the tables in `/proc/net`; None if they cannot be read."""
+    # A server may listen at its address, or at all of the machine's.
+    places = [local] if remote[1] else [local, *((host, local[1]) for host in ANY.values())]
+    ends = {(ours, theirs) for place in places for ours in _written(place) for theirs in _written(remote)}
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                _, ours, theirs, state, _, _, _, user, _, inode, *_ = line.split()
+                if (ours, theirs) in ends:
+                    return _Socket(int(state, 16), int(user), int(inode))
+    return None
+
+
+def _written(address: Address) -> Iterator[str]:
+    """Yield an address as the tables show it, of IPv4 also as that of an IPv6 socket."""
+    ip, port = _ip(address), address[1]
+    forms = [ip.packed]
+    if isinstance(ip, IPv4Address):
+        forms.append(bytes(16) if int(ip) == 0 else b"\0" * 10 + b"\xff\xff" + ip.packed)
+    for packed in forms:
+        words = struct.unpack(f"={len(packed) // 4}I", packed)
+        yield "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+
+
+def _ip(address: Address) -> IPv4Address | IPv6Address:
+    ip = ip_address(address[0].partition("%")[0])
+    return (isinstance(ip, IPv6Address) and ip.ipv4_mapped) or ip

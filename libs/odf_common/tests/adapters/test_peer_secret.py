@@ -1,0 +1,190 @@
+"""Calls without the node's secret are refused, whatever they call; clients send it to no other user's server."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from odf_common.adapters.grpc.client import ServiceSilent, calling, channel, reached
+from odf_common.adapters.grpc.peer_secret import CallerUnknown, PeerSecret, ServerOfAnotherUser
+from odf_common.adapters.grpc.server import GrpcServer, serve
+from odf_common.errors import OdfError, Refused
+from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
+from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
+
+SECRET: Final = PeerSecret(text="correct horse battery staple", users=frozenset({0}))
+METHODS: Final = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
+FOREIGN_SERVER: Final = """
+import os, socket, sys
+os.setresuid(65534, 65534, 65534)
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+server.accept()[0].recv(100)
+"""
+
+
+class Servicer(ingest_pb2_grpc.IngestServicer):
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def Push(self, request_iterator: Iterator[pb.PushPart], context: grpc.ServicerContext) -> pb.PushReply:  # noqa: N802
+        self.calls.append("Push")
+        return pb.PushReply(records=sum(len(part.content) for part in request_iterator))
+
+    def Drain(self, request: pb.DrainRequest, context: grpc.ServicerContext) -> Iterator[pb.DrainProgress]:  # noqa: N802
+        self.calls.append("Drain")
+        yield pb.DrainProgress(done=True)
+
+    def Polls(self, request: pb.PollsRequest, context: grpc.ServicerContext) -> pb.PollsReply:  # noqa: N802
+        self.calls.append("Polls")
+        return pb.PollsReply()
+
+
+Served = tuple[Servicer, GrpcServer]
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    servicer = Servicer()
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        ingest_pb2_grpc.add_IngestServicer_to_server(servicer, server)
+        return ("odf.node.v1.Ingest",)
+
+    server = serve("127.0.0.1:0", register, credentials=SECRET)
+    yield servicer, server
+    server.stop(0)
+
+
+def call_all(open_channel: grpc.Channel) -> None:
+    stub = ingest_pb2_grpc.IngestStub(open_channel)
+    assert stub.Push(iter([pb.PushPart(content=b"abc")]), timeout=5).records == 3
+    assert [progress.done for progress in stub.Drain(pb.DrainRequest(), timeout=5)] == [True]
+    assert stub.Polls(pb.PollsRequest(), timeout=5) == pb.PollsReply()
+    assert stub.Polls.future(pb.PollsRequest(), timeout=5).result(5) == pb.PollsReply()
+    check: Any = health_pb2_grpc.HealthStub(open_channel).Check
+    assert check(health_pb2.HealthCheckRequest(), timeout=5).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_calls_of_all_kinds_carry_the_secret(served: Served) -> None:
+    servicer, server = served
+    address = f"127.0.0.1:{server.port}"
+    with channel(address, SECRET) as plain, reached("ingest", address, credentials=SECRET) as watched:
+        call_all(plain)
+        call_all(watched)
+    assert servicer.calls == ["Push", "Drain", "Polls", "Polls"] * 2
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("authorization", "Bearer wrong"),),
+        (("authorization", "Basic correct horse battery staple"),),
+        (("authorization", "Bearer correct horse battery staple "),),
+        (("authorization", "Bearer correct horse battery staple"), ("authorization", "Bearer b")),
+        (("authorization", ""),),
+        (("authorization-bin", b"Bearer correct horse battery staple"),),
+    ],
+)
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/odf.node.v1.Ingest/Push",
+        "/odf.node.v1.Ingest/Drain",
+        "/odf.node.v1.Ingest/Polls",
+        "/odf.node.v1.Ingest/NoSuchMethod",
+        "/no.such.Service/Method",
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_without_it_every_method_is_refused_unread(
+    served: Served, method: str, metadata: tuple[tuple[str, str | bytes], ...]
+) -> None:
+    servicer, server = served
+    codes = []
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as open_channel:
+        for kind in METHODS:
+            call: Callable[..., Any] = getattr(open_channel, kind)(method)
+            request = iter([b"\xff no message"]) if kind.startswith("stream") else b"\xff no message"
+            with pytest.raises(grpc.RpcError) as refused:
+                list(call(request, timeout=5, metadata=metadata))
+            codes.append(refused.value.code())
+    assert codes == [grpc.StatusCode.UNAUTHENTICATED] * 4
+    assert servicer.calls == []
+
+
+def test_a_stream_is_refused_before_its_first_message(served: Served) -> None:
+    _, server = served
+
+    def endless() -> Iterator[pb.PushPart]:
+        while True:
+            yield pb.PushPart(content=bytes(1000))
+
+    with (
+        grpc.insecure_channel(f"127.0.0.1:{server.port}") as open_channel,
+        pytest.raises(Refused, match="lacks its secret") as refused,
+        calling("ingest"),
+    ):
+        ingest_pb2_grpc.IngestStub(open_channel).Push(endless(), timeout=5)
+    assert refused.value.code == CallerUnknown.__name__
+    assert "secrets/grpc" in refused.value.advice()
+
+
+def test_a_secret_that_differs_is_refused_with_the_same_error(served: Served) -> None:
+    _, server = served
+    other = PeerSecret(text="another home's")
+    with (
+        channel(f"127.0.0.1:{server.port}", other) as open_channel,
+        pytest.raises(Refused, match="another home"),
+        calling("ingest"),
+    ):
+        ingest_pb2_grpc.IngestStub(open_channel).Polls(pb.PollsRequest(), timeout=5)
+
+
+@pytest.fixture
+def foreign_address() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FOREIGN_SERVER], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield f"127.0.0.1:{process.stdout.readline().strip()}"
+        process.kill()
+
+
+def test_a_server_of_another_user_is_sent_nothing(foreign_address: str) -> None:
+    with channel(foreign_address, SECRET) as open_channel:
+        stub = ingest_pb2_grpc.IngestStub(open_channel)
+        calls: list[Callable[[], object]] = [
+            lambda: stub.Polls(pb.PollsRequest(), timeout=5),
+            lambda: list(stub.Drain(pb.DrainRequest(), timeout=5)),
+            lambda: stub.Push(iter([]), timeout=5),
+            lambda: stub.Polls.future(pb.PollsRequest(), timeout=5).result(),
+        ]
+        for call in calls:
+            with pytest.raises(ServerOfAnotherUser, match="65534"), calling("ingest"):
+                call()
+
+
+def test_one_that_listens_for_several_users_is_sent_the_secret(foreign_address: str) -> None:
+    shared = PeerSecret(text=SECRET.text)
+    with channel(foreign_address, shared) as open_channel, pytest.raises(ServiceSilent), calling("ingest"):
+        ingest_pb2_grpc.IngestStub(open_channel).Polls(pb.PollsRequest(), timeout=1)
+
+
+def test_an_address_without_a_server_fails_as_without_a_secret() -> None:
+    with channel("127.0.0.1:1", SECRET) as open_channel, pytest.raises(ServiceSilent), calling("ingest"):
+        ingest_pb2_grpc.IngestStub(open_channel).Polls(pb.PollsRequest(), timeout=1)
+
+
+def test_the_secret_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger(__name__).warning("%r %s", SECRET, CallerUnknown())
+    assert "horse" not in caplog.text
+    assert isinstance(CallerUnknown(), OdfError)
