@@ -4,6 +4,7 @@ import asyncio
 import errno
 import http.client
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing import other_user
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.certificates import self_signed
 from odf_testing.coordinator import Coordinator
@@ -203,3 +205,11 @@ def test_they_wait_for_a_broker_that_starts_later(tmp_path: Path, monkeypatch: p
             return await asyncio.wait_for(accepted.wait(), 5)
 
     assert asyncio.run(is_awaited())
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_they_serve_no_other_user_of_the_machine(tmp_path: Path, path: str) -> None:
+    with serving(tmp_path) as base:
+        assert other_user.ask(base, "GET", path, user=os.geteuid())[0] in {200, 404}
+        status, text = other_user.ask(base, "GET", path)
+    assert (status, "secret" in text, "another user" in text) == (403, False, True)

@@ -1,6 +1,7 @@
 """Prometheus metrics that every service has, and the server that a Prometheus reads them from.
 
-Labels name datasets, private ones too: beyond the loopback address readers need the token of the metrics.
+Labels name datasets, private ones too. On the loopback address they are for programs of the node's user, unless a token
+is set; beyond it readers need the token.
 """
 
 import hmac
@@ -11,8 +12,10 @@ import threading
 from collections import Counter as Tally
 from collections.abc import Iterable
 from contextlib import suppress
+from hashlib import sha256
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
+from wsgiref.headers import Headers
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 import structlog
@@ -20,7 +23,13 @@ from prometheus_client import Counter, Gauge, Histogram, make_wsgi_app
 
 from odf_common.adapters.secrets import read_secret
 from odf_common.errors import Unavailable
-from odf_common.service.protection import http_tls, is_loopback, require_protected
+from odf_common.service.protection import (
+    http_tls,
+    is_loopback,
+    require_protected,
+    why_another_user,
+    why_not_local,
+)
 from odf_common.service.settings import Settings
 
 if TYPE_CHECKING:
@@ -31,6 +40,8 @@ log = structlog.stdlib.get_logger(__name__)
 REQUEST_SECONDS: Final = 10.0  # from the connection until its response is sent
 MAX_CONNECTIONS: Final = 32
 MAX_CONNECTIONS_PER_ADDRESS: Final = 8
+NOT_LOCAL: Final = "the metrics are for programs of the node's user on this machine"
+_ENDS: Final = "odf.ends"  # of a connection: the client's address and the server's
 
 MESSAGES: Final = Counter("odf_messages_total", "Handled messages, by outcome.", ("topic", "outcome"))
 SECONDS: Final = Histogram(
@@ -100,6 +111,10 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
+    def get_environ(self) -> "WSGIEnvironment":
+        """Return the request, with the addresses of both ends of its connection."""
+        return {**super().get_environ(), _ENDS: (self.client_address, self.connection.getsockname())}
+
     def log_message(self, format: str, *args: object) -> None:
         """Log nothing."""
 
@@ -117,6 +132,8 @@ def expose(settings: Settings) -> None:
     app = make_wsgi_app()
     if settings.metrics_token_file is not None:
         app = _for_bearers_of(read_secret(settings.metrics_token_file), app)
+    elif is_loopback(host):
+        app = _for_own_programs(app)
     tls = None if is_loopback(host) else http_tls(settings)
     try:
         server = MetricsServer(host, port, app, tls=tls)
@@ -126,13 +143,37 @@ def expose(settings: Settings) -> None:
 
 
 def _for_bearers_of(token: str, app: "WSGIApplication") -> "WSGIApplication":
-    expected = f"Bearer {token}".encode()
+    # A hash only: the engine, which runs SQL of users, is one of those that serve metrics.
+    expected = sha256(f"Bearer {token}".encode()).digest()
 
     def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if hmac.compare_digest(environ.get("HTTP_AUTHORIZATION", "").encode(), expected):
+        sent = sha256(environ.get("HTTP_AUTHORIZATION", "").encode()).digest()
+        if hmac.compare_digest(sent, expected):
             return app(environ, start_response)
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
         return []
+
+    return guarded
+
+
+def _for_own_programs(app: "WSGIApplication") -> "WSGIApplication":
+    def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        client, server = environ[_ENDS]
+        prefix = "HTTP_"
+        headers: Any = Headers(  # compares names as HTTP does
+            [
+                (name.removeprefix(prefix).replace("_", "-"), str(value))
+                for name, value in environ.items()
+                if name.startswith(prefix)
+            ]
+        )
+        host = environ.get("HTTP_HOST", "")
+        why = why_not_local(peer=client[0], host=host, headers=headers) or why_another_user(client, server)
+        if why is None:
+            return app(environ, start_response)
+        text = f"{NOT_LOCAL}: {why}; others need the token that ODF_METRICS_TOKEN_FILE sets\n".encode()
+        start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+        return [text]
 
     return guarded
 

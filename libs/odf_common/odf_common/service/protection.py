@@ -4,18 +4,20 @@ Beyond the loopback address they listen only with TLS, unless settings allow it.
 reach them, gRPC asks for a secret of the home, and HTTP asks the kernel whose program the client is.
 """
 
+import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret
+from odf_common.adapters.grpc.peer_secret import ROOT, PeerCredentials, PeerSecret
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.local.home_secrets import ensure_secret, find_secret, secret_file
 from odf_common.adapters.secrets import read_secret
+from odf_common.adapters.socket_users import are_users_known, user_of_client
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
     GRPC_TLS,
@@ -27,6 +29,9 @@ from odf_common.service.settings import (
 
 GRPC_SECRET: Final = "grpc"  # noqa: S105 - names of files in the home
 ENGINE_SECRET: Final = "engine"  # noqa: S105 - the engine runs SQL of users: what it reads opens no other service
+USERS_UNKNOWN: Final = (
+    "the system does not say whose a connection is: over HTTP all its users count as the node's own"
+)
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
 CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; of no page: `none`
 
@@ -158,6 +163,22 @@ def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
     is_cross_site = headers.get("Sec-Fetch-Site", "").strip().lower() in CROSS_SITE
     # A page of this machine at another port, or by another of its names, is cross-site too: its `Origin` says more.
     return (is_cross_site and "Origin" not in headers) or not all(map(_is_loopback_url, pages))
+
+
+def why_another_user(client: Sequence[Any] | None, server: Sequence[Any] | None) -> str | None:
+    """Return why a client of this machine may not act as the node's user; None if it may, or the kernel does not say.
+
+    Arguments are the addresses of both ends of the connection, as sockets have them. Root may: it can read the home.
+    """
+    if client is None or server is None or not are_users_known():
+        return None
+    match user_of_client((client[0], client[1]), (server[0], server[1])):
+        case None:
+            return "its program has closed the connection"
+        case user if user in (os.geteuid(), ROOT):
+            return None
+        case user:
+            return f"a program of another user of this machine (uid {user}) sent it"
 
 
 def _is_loopback_url(url: str) -> bool:

@@ -1,5 +1,6 @@
 """The server from which Prometheus scrapes metrics: who may read, and limits on silent clients."""
 
+import os
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,6 +12,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from odf_testing.certificates import self_signed
+from odf_testing.other_user import NOBODY, ask
 
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import InvalidInput, Unavailable
@@ -151,3 +153,39 @@ def ended(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def test_on_loopback_they_are_for_programs_of_the_same_user(tmp_path: Path) -> None:
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    metrics.expose(Settings(home=tmp_path, metrics_port=port))
+    address = f"127.0.0.1:{port}"
+    assert ask(address, "GET", "/metrics", user=os.geteuid())[0] == 200
+    status, text = ask(address, "GET", "/metrics")
+    assert (status, "odf_messages" in text, f"uid {NOBODY}" in text) == (403, False, True)
+    assert "ODF_METRICS_TOKEN_FILE" in text
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": ""},
+        {"Origin": "https://evil.example"},
+        {"X-Real-IP": "192.0.2.1"},
+    ],
+)
+def test_a_web_page_or_a_proxy_does_not_read_them(tmp_path: Path, headers: dict[str, str]) -> None:
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    metrics.expose(Settings(home=tmp_path, metrics_port=port))
+    status, text = ask(f"127.0.0.1:{port}", "GET", "/metrics", headers=headers, user=os.geteuid())
+    assert (status, "odf_messages" in text) == (403, False)
+
+
+def test_another_user_reads_them_with_the_token(tmp_path: Path) -> None:
+    port = allocate(tmp_path, ("metrics",))["metrics"]
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    metrics.expose(Settings(home=tmp_path, metrics_port=port, metrics_token_file=tmp_path / "token"))
+    address = f"127.0.0.1:{port}"
+    assert ask(address, "GET", "/metrics")[0] == 401
+    assert ask(address, "GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200

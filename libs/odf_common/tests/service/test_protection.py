@@ -22,6 +22,7 @@ from odf_common.service.protection import (
     peer_credentials,
     peer_tls,
     require_protected,
+    why_another_user,
     why_not_local,
 )
 from odf_common.service.settings import Settings
@@ -213,3 +214,10 @@ def test_with_tls_no_secret_is_needed(tmp_path: Path) -> None:
     assert isinstance(peer_credentials(settings, LOCAL), PeerTls)
     assert isinstance(command_credentials(settings, LOCAL), PeerTls)
     assert not (tmp_path / "home").exists()
+
+
+def test_where_the_kernel_says_nothing_all_users_count_as_the_node_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = (("127.0.0.1", 1), ("127.0.0.1", 2))
+    assert why_another_user(*nowhere) == "its program has closed the connection"
+    monkeypatch.setattr("odf_common.service.protection.are_users_known", lambda: False)
+    assert why_another_user(*nowhere) is None

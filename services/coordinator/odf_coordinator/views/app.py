@@ -33,7 +33,7 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
 from odf_common.service.malformed_requests import count_malformed_requests
-from odf_common.service.protection import require_protected, why_not_local
+from odf_common.service.protection import require_protected, why_another_user, why_not_local
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.head_publisher import committed_message
@@ -45,7 +45,7 @@ log = structlog.stdlib.get_logger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SESSION_TIMEOUT_SECONDS: Final = 6.0
-NOT_LOCAL: Final = "the views are for programs on this machine"
+NOT_LOCAL: Final = "the views are for programs of the node's user on this machine"
 
 
 def datasets_of(settings: Settings) -> Datasets:
@@ -105,11 +105,14 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
 
 @web.middleware
 async def local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests that are not, or may not be, from a program on this machine."""
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+    """Refuse requests that are not, or may not be, from a program of the node's user on this machine."""
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
     why = why_not_local(
         peer=None if peer is None else str(peer[0]), host=request.host, headers=request.headers
     )
+    if why is None and transport is not None:
+        why = why_another_user(peer, transport.get_extra_info("sockname"))
     if why is not None:
         return web.json_response({"message": f"{NOT_LOCAL}: {why}"}, status=403)
     return await handler(request)

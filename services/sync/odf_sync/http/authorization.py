@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.identity.dataset_refs import Alias, parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Catalog, CatalogEntry, new_creation
-from odf_common.service.protection import why_not_local
+from odf_common.service.protection import why_another_user, why_not_local
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Caller, Role, Verdict, Visibility, decide, decide_creation
@@ -182,7 +182,11 @@ class Authorizer:
 
 
 def _why_not_local(request: web.Request) -> str | None:
-    peer = request.transport.get_extra_info("peername") if request.transport is not None else None
-    return why_not_local(
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    why = why_not_local(
         peer=None if peer is None else str(peer[0]), host=request.host, headers=request.headers
     )
+    if why is not None or transport is None:
+        return why
+    return why_another_user(peer, transport.get_extra_info("sockname"))

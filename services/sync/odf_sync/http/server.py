@@ -8,15 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+import structlog
 from aiohttp import web
 
 from odf_common.adapters.networks import Networks
+from odf_common.adapters.socket_users import are_users_known
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.malformed_requests import count_malformed_requests
-from odf_common.service.protection import http_tls
+from odf_common.service.protection import USERS_UNKNOWN, http_tls
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import RequestRate
@@ -37,6 +39,8 @@ from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.search.own_datasets import OwnDatasets
 
+log = structlog.stdlib.get_logger(__name__)
+
 HTTP_THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
 # The rest of a refused body is read for this long, so that its client reads the answer.
 UNREAD_BODY_SECONDS: Final = 2.0
@@ -54,6 +58,8 @@ def serve_http(
 
     Raises `Unavailable` unless an address is configured.
     """
+    if not are_users_known():
+        log.warning(USERS_UNKNOWN)
     address, tls, rate = settings.required("sync_http"), http_tls(settings), settings.http_requests_per_second
     proxies = Networks.parse(settings.http_trusted_proxies)
     app = partial(

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from odf_common.adapters.socket_users import are_users_known
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.embedded.checks import require_home
 from odf_common.embedded.node_file import Node, NoNode, Part, read_node
@@ -19,6 +20,7 @@ from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.parts.log_files import open_log, rotate
 from odf_common.embedded.supervisor import Start, supervise
 from odf_common.errors import Refused
+from odf_common.service.protection import USERS_UNKNOWN
 from odf_common.service.settings import Settings, child_environment, load, unknown_variables
 
 STARTUP_POLL_SECONDS: Final = 0.1
@@ -55,6 +57,8 @@ def command(
     settings = load()
     for text in unknown_variables(child_environment()):
         remark(f"warning: {text}")
+    if not are_users_known():
+        remark(f"warning: {USERS_UNKNOWN}")
     started_at = time.monotonic()
     report = _StartReport(
         settings.home / "logs", lambda node: _where(node, output, time.monotonic() - started_at)
