@@ -2,11 +2,12 @@
 
 import structlog
 from odf_testing.collection import pytest_collection
+from odf_testing.first_umask import first_umask
 from odf_testing.profiles import load_profile
 from odf_testing.scheduling import pytest_xdist_make_scheduler
 from odf_testing.temporary_files import pytest_cmdline_main
 
-__all__ = ["pytest_cmdline_main", "pytest_collection", "pytest_xdist_make_scheduler"]
+__all__ = ["first_umask", "pytest_cmdline_main", "pytest_collection", "pytest_xdist_make_scheduler"]
 
 load_profile()
 # The default ones show local variables, and take a hundred times as long; many tests provoke errors that are logged.

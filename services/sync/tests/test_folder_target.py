@@ -1,5 +1,7 @@
 """A folder that is pushed to: whole files, in order, under their own hashes; a head that is moved by compare-and-set."""
 
+import os
+import stat
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -101,3 +103,20 @@ def test_objects_are_sent_unless_they_exist(tmp_path: Path) -> None:
     assert list(send_objects(blobs, DATASET, target, [one])) == [1], "it is there"
     with pytest.raises(NotFound):
         list(send_objects(blobs, DATASET, target, [replace(one, object_type=ObjectType.DATA_SLICE)]))
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, {0o644, 0o755}), (0o027, {0o640, 0o750})])
+def test_a_pushed_copy_has_the_modes_of_the_user_s_umask(
+    tmp_path: Path, umask: int, expected: set[int]
+) -> None:
+    before = os.umask(umask)
+    try:
+        durable.keep_files_private()
+        target = FolderTarget((tmp_path / "exports" / "orders").as_uri())
+        target.put(ObjectKind.CHECKPOINT, NAME, BytesIO(CONTENT))
+        target.move_head(DATASET, expected=None, new=HEAD)
+    finally:
+        os.umask(before)
+    copied = [path for path in (tmp_path / "exports", *tmp_path.glob("exports/**/*")) if path.name != ".lock"]
+    assert len(copied) == 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copied} == expected

@@ -181,6 +181,7 @@ def _service(
         liveness=answers,
         prepare=emptied(temporary),
         is_service=name != VIEWS,
+        is_ours=True,
         is_elsewhere=partial(is_in_foreground, addressed.home, name),
     )
 

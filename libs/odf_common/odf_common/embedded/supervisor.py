@@ -14,6 +14,8 @@ from typing import Final, Self
 
 import structlog
 
+from odf_common.adapters.local.durable import keep_files_private
+from odf_common.adapters.local.home_secrets import close_home
 from odf_common.embedded.checks import require_home, require_kafka, require_redis, require_store
 from odf_common.embedded.node_file import Node, Part, forget_node, write_node
 from odf_common.embedded.orphans import end_leftovers, sweep
@@ -199,7 +201,9 @@ def supervise(settings: Settings, start: Start, on_change: OnChange) -> None:
 
     Raises `AlreadyRunning`, `StartFailed`, `NotInstalled`, and the errors of `checks`; no process is left in any case.
     """
+    keep_files_private()
     require_home(settings.home)
+    close_home(settings.home)
     # The client's messages about a starting broker are noise: the broker has its own log.
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     logging.getLogger("kafka").propagate = False

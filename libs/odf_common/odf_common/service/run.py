@@ -19,6 +19,8 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.grpc.server import GrpcServer, Register, serve
+from odf_common.adapters.local.durable import keep_files_private
+from odf_common.adapters.local.home_secrets import close_home
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
@@ -192,6 +194,8 @@ def _run_prepared(module: str, prepare: Callable[[Settings], RunningService]) ->
 
 
 def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> int:
+    keep_files_private()
+    close_home(settings.home)
     allow_open_files()
     running = prepare(settings)
     logging.configure(settings.log_level, service=running.service.name)

@@ -24,6 +24,7 @@ from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.adapters.redis import RedisStateCache
 from odf_common.codec.envelopes import decode
@@ -185,6 +186,7 @@ def main() -> None:
     """Start the views."""
     logging.configure("info", service="views")
     try:
+        keep_files_private()
         settings = load()
         logging.configure(settings.log_level, service="views")
         # While the broker is away it logs a hundred lines a second.

@@ -52,7 +52,7 @@ class FolderTarget:
         target = self._file(kind, name)
         if durable.exists(target):
             return
-        durable.make_folder(target.parent)
+        durable.make_folder(target.parent, is_shared=True)
         pending = durable.pending_beside(target)
         digest = hashlib.sha3_256()
         try:
@@ -60,6 +60,7 @@ class FolderTarget:
                 while chunk := content.read(CHUNK_BYTES):
                     digest.update(chunk)
                     out.write(chunk)
+            durable.share(pending, durable.READABLE)
             actual = Multihash.sha3(digest.digest())
             if kind in NAMED_BY_CONTENT and actual != name:
                 raise Damaged(file=f"{kind}/{name}", why=f"its bytes hash to {actual}")
@@ -69,10 +70,14 @@ class FolderTarget:
 
     def move_head(self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash) -> None:
         """Move `refs/head`, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
-        durable.make_folder(self._folder / "refs")
+        head = self._folder / "refs" / HEAD
+        durable.make_folder(head.parent, is_shared=True)
         with durable.locked(self._folder / LOCK):
             require_unmoved(dataset, HEAD, expected, self.head())
-            durable.write(self._folder / "refs" / HEAD, str(new).encode())
+            pending = durable.write_pending(head, str(new).encode())
+            durable.share(pending, durable.READABLE)
+            pending.replace(head)
+            durable.sync_folder(head.parent)
 
     def _file(self, kind: ObjectKind, name: Multihash) -> Path:
         return self._folder / kind.value / str(name)

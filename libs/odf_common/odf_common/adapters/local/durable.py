@@ -23,9 +23,29 @@ LOCK_SECONDS: Final = 5.0  # a holder needs milliseconds; one that is stopped mu
 LOCK_POLL: Final = Backoff(first=0.001, most=0.02)
 PENDING: Final = ".pending-"
 READABLE: Final = 0o666  # less what the umask takes
-PRIVATE: Final = 0o600  # keys, passwords and tokens: for the node's user only
+PRIVATE: Final = 0o600  # for the node's user only
+PRIVATE_FOLDER: Final = 0o700
+FOLDER: Final = 0o777  # less what the umask takes
+PRIVATE_UMASK: Final = 0o077
+_STARTED_WITH: Final[list[int]] = []  # the umask, once this process keeps its files private
 MAX_OPEN_FILES: Final = 128  # files, which are open at a time
 FILES_PER_SYNC: Final = 16  # of them, so that the disk confirms them together
+
+
+def keep_files_private() -> int:
+    """Have this process and its children create files for their user only; return the umask that it was started with.
+
+    What is for others, `share` opens to them.
+    """
+    if not _STARTED_WITH:
+        _STARTED_WITH.append(os.umask(PRIVATE_UMASK))
+    return _STARTED_WITH[0]
+
+
+def share(path: Path, mode: int) -> None:
+    """Give a new file or folder the mode that it would have without `keep_files_private`."""
+    if _STARTED_WITH:
+        path.chmod(mode & ~_STARTED_WITH[0])
 
 
 def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
@@ -167,14 +187,16 @@ def exists(path: Path) -> bool:
     return True
 
 
-def make_folder(folder: Path, mode: int = 0o777) -> None:
-    """Create a folder and its parents durably; `mode` is the folder's own."""
+def make_folder(folder: Path, mode: int = FOLDER, *, is_shared: bool = False) -> None:
+    """Create a folder and its parents durably; `mode` is the folder's own. `is_shared`: all of them by `share`."""
     if folder.is_dir():
         return
     if folder.parent != folder:
-        make_folder(folder.parent)
+        make_folder(folder.parent, is_shared=is_shared)
     try:
         folder.mkdir(mode)
+        if is_shared:
+            share(folder, mode)
     except FileExistsError:
         if not folder.is_dir():  # a file by this name
             raise

@@ -1,12 +1,13 @@
-"""Secrets that the parts of one node share, in files that only the node's user may read: `$ODF_HOME/secrets/<name>`.
+"""What keeps a node's home for its user: modes, and secrets that its parts share, in `$ODF_HOME/secrets/<name>`.
 
-They are what distinguishes the node's user from other users of the machine, who reach the same loopback addresses.
+The secrets distinguish the node's user from other users of the machine, who reach the same loopback addresses.
 """
 
 import contextlib
 import os
 import pwd
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -17,7 +18,6 @@ from odf_common.adapters.secrets import read_secret
 from odf_common.errors import Refused
 
 FOLDER: Final = "secrets"
-PRIVATE_FOLDER: Final = 0o700
 SECRET_BYTES: Final = 32
 
 
@@ -62,7 +62,7 @@ def ensure_secret(home: Path, name: str) -> str:
     """
     file = secret_file(home, name)
     if not durable.exists(file):
-        durable.make_folder(file.parent, mode=PRIVATE_FOLDER)
+        durable.make_folder(file.parent, mode=durable.PRIVATE_FOLDER)
         text = secrets.token_urlsafe(SECRET_BYTES)
         pending = durable.write_pending(file, f"{text}\n".encode(), mode=durable.PRIVATE)
         try:
@@ -84,3 +84,26 @@ def find_secret(home: Path, name: str) -> str | None:
     except PermissionError as error:
         raise HomeOfAnotherUser.at(home) from error
     return read_secret(file)
+
+
+def keep_private(home: Path) -> None:
+    """Create files for this process's user only, if the home is this user's.
+
+    What root creates in another user's home, the node has to read.
+    """
+    with contextlib.suppress(OSError):
+        if home.stat().st_uid == os.geteuid():
+            durable.keep_files_private()
+
+
+def close_home(home: Path) -> None:
+    """Take all rights of other users from the entries of a home, which an earlier release created by the umask.
+
+    What is below them cannot be reached then. The home itself keeps its mode: its owner may have chosen it.
+    """
+    with contextlib.suppress(OSError):  # a file that is gone; one of another user; a read-only mount
+        for entry in os.scandir(home):
+            mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+            if mode & durable.PRIVATE_UMASK and not entry.is_symlink():
+                with contextlib.suppress(OSError):
+                    Path(entry.path).chmod(mode & ~durable.PRIVATE_UMASK)

@@ -13,6 +13,7 @@ import click
 import grpc
 
 from odf_common.adapters.grpc.client import ServiceFailed
+from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
@@ -300,6 +301,7 @@ def _shown(file: str) -> Iterator[Show]:
 @contextmanager
 def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
     """Copy the batch into the node's staging folder, so that it cannot change while the node reads it."""
+    keep_private(node.home)
     with Staging(node.home).holding() as staged:
         for done in staged.write(_chunks(file)):
             show("copying", done)

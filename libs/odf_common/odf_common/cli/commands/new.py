@@ -6,6 +6,8 @@ from typing import Final
 
 import click
 
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.output import echo, remark
@@ -66,6 +68,7 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
             f"expected one of {', '.join(READ_KINDS)}, got {form!r}", param_hint="--input-format"
         )
     node = clients.this_node()
+    keep_private(node.home)
     with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
         runs, content = _content(node, sample)
         for _ in staged.write(content):
@@ -129,5 +132,6 @@ def _write(file: Path, text: str) -> None:
     try:
         with file.open("x") as sink:
             sink.write(text)
+        durable.share(file, durable.READABLE)
     except FileExistsError as error:
         raise AlreadyExists(what=f"file {file}") from error

@@ -4,6 +4,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.repository_urls import BUCKETS
 from odf_common.adapters.s3.location import S3Location
@@ -79,7 +80,9 @@ def delete(*, names: tuple[str, ...], output: str) -> None:
 
 
 def _repositories() -> LocalRepositories:
-    return LocalRepositories(load().home)
+    home = load().home
+    keep_private(home)
+    return LocalRepositories(home)
 
 
 def _row(repositories: LocalRepositories, name: Name) -> dict[str, object]:

@@ -12,6 +12,7 @@ from typing import Final
 
 import click
 
+from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.socket_users import are_users_known
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.embedded.checks import require_home
@@ -63,6 +64,7 @@ def command(
     report = _StartReport(
         settings.home / "logs", lambda node: _where(node, output, time.monotonic() - started_at)
     )
+    keep_files_private()
     require_home(settings.home)
     running = _running(settings.home)
     if running is not None:
@@ -130,6 +132,7 @@ def _detached(settings: Settings, start: Start, report: _StartReport) -> None:
             stderr=file,
             start_new_session=True,
             env=child_environment(),
+            umask=keep_files_private(),
         )
     try:
         _await_ready(settings.home, report, lambda: supervisor.poll() is None)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local.durable import keep_files_private
 from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.parts.log_files import open_log, rotate
 from odf_common.embedded.parts.readiness import Probe
@@ -52,6 +53,8 @@ class PartSpec:
     """Whether the part responds once it is ready; by default `probe`."""
     prepare: Callable[[], Awaitable[None]] | None = None
     is_service: bool = False
+    is_ours: bool = False
+    """Whether it sets its umask itself, after it has noted the one of the user who starts the node."""
     is_elsewhere: Callable[[], bool] = lambda: False
     """Whether another process runs it for now; then it is not started."""
 
@@ -158,6 +161,7 @@ class PartProcess:
                 stdout=log,
                 stderr=log,
                 env=self.spec.environment,
+                umask=keep_files_private() if self.spec.is_ours else -1,
                 start_new_session=True,
             )
 
