@@ -126,7 +126,7 @@ class Store:
 
 def run(node: BenchedNode) -> list[Row]:
     """Return rows per length, warm and after a cold start, each compared with the shortest chain."""
-    redis = RedisConnection(str(node.node.redis))
+    redis = node.embedded.redis()
     try:
         with tempfile.TemporaryDirectory(prefix="appends-", dir=node.embedded.home) as home:
             return _measured(Store(Path(home), redis))

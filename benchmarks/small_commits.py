@@ -60,7 +60,7 @@ class Hop:
         """Create the topic."""
         self._topic = node.topic_of("commits.hop")
         node.embedded.topics().create_push_topic(self._topic)
-        broker = {"bootstrap.servers": node.embedded.kafka}
+        broker = node.embedded.clients
         self._producer = Producer({**broker, "acks": "all", "linger.ms": 0})
         self._consumer = Consumer({**broker, "group.id": "benchmark", "enable.auto.commit": False})
         self._consumer.assign([TopicPartition(self._topic, 0, 0)])

@@ -174,7 +174,7 @@ def interrupted(street: Street, line: str, presses: int) -> tuple[Row, str]:
 
 
 def second_node_with_the_same_topics(street: Street) -> Generator[str | None, None, None]:
-    second = EmbeddedNode(street.node.home / "second", {"ODF_KAFKA": street.node.kafka})
+    second = EmbeddedNode(street.node.home / "second", street.node.kafka_settings())
     second.home.mkdir(exist_ok=True)
     said = second.fails("up --detach")
     assert str(street.node.home) in said, said

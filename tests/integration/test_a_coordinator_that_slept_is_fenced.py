@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import redis
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, root
 from odf_testing.story import Sender, Story
@@ -112,17 +111,18 @@ def pause_with_the_lock(node: EmbeddedNode, dataset: DatasetId, folder: Path) ->
     """Stop the coordinator while it holds the dataset's lock, before it moves the head; return its pid."""
     pid = node.pid("coordinator")
     assert pid is not None
-    client = redis.Redis.from_url(f"redis://{node.node.redis}/0")
+    client = node.redis().client
     deadline, head = time.monotonic() + DRAINED, None
     try:
         while time.monotonic() < deadline:
-            if not client.exists(f"odf:lock:{dataset}"):
+            if client.get(f"odf:lock:{dataset}") is None:
                 head = head_of(folder)
                 time.sleep(LOOK)
                 continue
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.05)
-            has_lock = client.exists(f"odf:lock:{dataset}") and not holds_file_lock(pid, node.home, dataset)
+            is_locked = client.get(f"odf:lock:{dataset}") is not None
+            has_lock = is_locked and not holds_file_lock(pid, node.home, dataset)
             if has_lock and head_of(folder) == head:
                 return pid
             os.kill(pid, signal.SIGCONT)

@@ -30,6 +30,9 @@ def test_it_is_listed_and_verified_and_continues(node: EmbeddedNode, tmp_path: P
         }
         assert verified == {"cities": ("valid", 0), "cities.daily": ("valid", 2)}
 
+        # That node's Kafka had no users: its topics are still there, and its clients authenticate now.
+        assert {"odf.push.cities.default", "odf.sync.replies.v1"} <= set(earlier.topics().list_names())
+
         record = {"event_time": "2026-01-05T00:00:00Z", "city": "Accra", "population": 2_514_000}
         earlier.run("ingest cities -", stdin=json.dumps(record).encode())
         earlier.run("pull cities.daily")

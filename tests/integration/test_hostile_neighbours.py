@@ -10,7 +10,6 @@ from typing import Final
 
 import grpc
 import pytest
-import redis
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from odf_testing.embedded import EmbeddedNode
@@ -116,7 +115,7 @@ def records_expired(street: Street) -> Generator[str | None, None, None]:
     with paused(street.node, "ingest"):
         time.sleep(FETCH_SECONDS)  # a fetch that the broker holds would return the published messages
         street.publish(name, rows(5, 5))
-        admin = AdminClient({"bootstrap.servers": street.node.kafka})
+        admin = AdminClient(street.node.clients)
         for answer in admin.delete_records([TopicPartition(topic, 0, 8)]).values():
             answer.result(30)
     yield name
@@ -140,8 +139,7 @@ def redis_lock_left(street: Street) -> Generator[str | None, None, None]:
     name = street.add("lock.redis")
     street.publish(name, rows(0, 5))
     street.await_committed(name, 5)
-    host, _, port = (street.node.node.redis or "").rpartition(":")
-    with contextlib.closing(redis.Redis(host, int(port))) as client:
+    with contextlib.closing(street.node.redis().client) as client:
         client.set(f"odf:lock:{street.made[name]}", "of a process that was killed", px=600_000)
         street.publish(name, rows(5, 5))
         yield None  # only slower: the lock saves wasted work, and guards nothing

@@ -1,7 +1,7 @@
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -158,7 +158,7 @@ def test_a_bad_message_larger_than_a_dead_letter_may_be_stops_nothing(story: Sto
     name = "malformed.large"
     story.add(root(name, COLUMNS, merge=ledger("id"), event_time="at"))
     large = b"x" * 300_000
-    with limited(story.node.kafka, DEAD_LETTERS, "3000"):
+    with limited(story.node.clients, DEAD_LETTERS, "3000"):
         Sender(story.node).send(story.topic(name), [good(1), large, *[b"small"] * 200, b"", good(2)])
         assert story.pull(name)[name]["rejected"] == 202
     rows = story.node.run(f"rejected list {name} --output json --limit 0")
@@ -217,9 +217,9 @@ def viewed(story: Story, dataset: str) -> Row:
 
 
 @contextmanager
-def limited(kafka: str, topic: str, most: str) -> Iterator[None]:
+def limited(clients: Mapping[str, str], topic: str, most: str) -> Iterator[None]:
     """Have the broker accept only messages of up to this number of bytes in a topic while the block runs."""
-    admin = AdminClient({"bootstrap.servers": kafka})
+    admin = AdminClient(dict(clients))
     before = describe(admin, topic)
     alter(admin, topic, most)
     try:

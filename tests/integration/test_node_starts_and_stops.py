@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import Refused
 from odf_common.service.environment import connect
 from odf_common.service.node_id import claim_topics
-from odf_common.service.settings import Settings, child_environment
+from odf_common.service.settings import child_environment
 
 SERVICES = ("ingest", "coordinator", "engine-spark", "verifier", "sync")
 
@@ -127,12 +128,12 @@ def test_a_failed_up_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_second_node_on_one_kafka_is_refused_and_has_separate_topics_under_a_prefix(
     node: EmbeddedNode, tmp_path: Path
 ) -> None:
-    second = EmbeddedNode(tmp_path / "second", {"ODF_KAFKA": node.kafka})
+    second = EmbeddedNode(tmp_path / "second", node.kafka_settings())
     said = second.fails("up --detach")
     assert f"belong to the node with home {node.home} on host" in said
     assert "ODF_KAFKA_PREFIX" in said
     address = f"127.0.0.1:{allocate(tmp_path, ['verifier'])['verifier']}"
-    settings = {"ODF_HOME": str(second.home), "ODF_KAFKA": node.kafka, "ODF_VERIFIER_GRPC": address}
+    settings = {"ODF_HOME": str(second.home), **node.kafka_settings(), "ODF_VERIFIER_GRPC": address}
     program = [sys.executable, "-m", "odf_verifier"]
     service = subprocess.run(
         program, env={**child_environment(), **settings}, capture_output=True, check=False
@@ -140,8 +141,9 @@ def test_a_second_node_on_one_kafka_is_refused_and_has_separate_topics_under_a_p
     assert service.returncode == 1
     assert str(node.home) in service.stderr.decode()
 
-    first = connect(Settings(home=node.home, kafka=node.kafka))
-    other = connect(Settings(home=second.home, kafka=node.kafka, kafka_prefix="second.", instance="same"))
+    shared = replace(node.connected, redis=None)
+    first = connect(shared)
+    other = connect(replace(shared, home=second.home, kafka_prefix="second.", instance="same"))
     other.claim()
     first.claim()
     other.topics.ensure_topics(FIXED_TOPICS)
@@ -161,7 +163,7 @@ def test_a_second_node_on_one_kafka_is_refused_and_has_separate_topics_under_a_p
 
 def test_the_topics_of_a_removed_node_can_be_taken_over(node: EmbeddedNode, tmp_path: Path) -> None:
     homes = [
-        Settings(home=tmp_path / name, kafka=node.kafka, kafka_prefix="gone.") for name in ("first", "second")
+        replace(node.connected, home=tmp_path / name, kafka_prefix="gone.") for name in ("first", "second")
     ]
     first, second = homes
     claim_topics(first)

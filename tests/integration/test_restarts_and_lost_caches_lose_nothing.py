@@ -1,9 +1,9 @@
 import json
 import os
 import signal
+from contextlib import closing
 
 import pytest
-import redis
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.kills import is_java
 from odf_testing.manifests import derivative, ledger, root
@@ -52,6 +52,13 @@ def assert_all_there(story: Story, name: str, count: int) -> None:
     assert {one["verdict"] for one in verdicts} == {"valid"}
 
 
+def forget_all(story: Story) -> None:
+    """Remove all locks and cached states from Redis, as if it were empty."""
+    ids = [row["id"] for row in story.node.run("list --output json")]
+    with closing(story.node.redis().client) as client:
+        client.delete(*(f"odf:{kind}:{dataset}" for dataset in ids for kind in ("lock", "state")))
+
+
 def kill_while_busy(story: Story, node: EmbeddedNode) -> None:
     """Kill the supervisor while the engine computes a query that does not end; no process is left."""
     query = f"SELECT at AS event_time, id FROM one {EACH} x {EACH} y WHERE x + y = 0"
@@ -97,12 +104,10 @@ def test_a_restart_of_the_whole_node_continues_where_it_was(
 def test_a_flushed_redis_changes_nothing(story: Story, node: EmbeddedNode) -> None:
     story.add(*kept("flushed"))
     topics, sender = [story.topic(name) for name in ("flushed", "flushed.ledger")], Sender(node)
-    client = redis.Redis.from_url(f"redis://{node.node.redis}/0")
     for first in range(0, 600, 60):
         for topic in topics:
             sender.send(topic, [json.dumps(row).encode() for row in some(first, 60)])
-        client.flushall()
-    client.close()
+        forget_all(story)
     assert_all_there(story, "flushed", 600)
 
 
@@ -127,9 +132,7 @@ def test_a_coordinator_that_restarts_with_an_empty_redis_folds_the_chains_again(
     for name in ("emptied", "emptied.ledger"):
         story.publish(name, some(0, 300))
     story.pull("emptied emptied.ledger")
-    client = redis.Redis.from_url(f"redis://{node.node.redis}/0")
-    client.flushall()
-    client.close()
+    forget_all(story)
     old = {part: node.kill(part) for part in ("coordinator", "ingest")}
     for part, pid in old.items():
         node.await_restart(part, pid)

@@ -64,8 +64,13 @@ def program(tmp_path: Path) -> Path:
 
 
 def start(program: Path, broker: EmbeddedNode) -> "subprocess.Popen[bytes]":
-    node = broker.node
-    addresses = {"ODF_HOME": str(broker.home), "ODF_KAFKA": broker.kafka, "ODF_REDIS": str(node.redis)}
+    used = broker.connected
+    addresses = {
+        "ODF_HOME": str(broker.home),
+        **broker.kafka_settings(),
+        "ODF_REDIS": str(used.redis),
+        "ODF_REDIS_PASSWORD_FILE": str(used.redis_password_file),
+    }
     environment = {**child_environment(), **addresses, "ODF_ENGINE": "127.0.0.1:1", "ODF_INSTANCE": "tiny"}
     return subprocess.Popen([sys.executable, str(program)], env=environment, stdout=subprocess.DEVNULL)
 

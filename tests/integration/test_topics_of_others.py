@@ -39,8 +39,8 @@ class Shop:
 
     def __init__(self, story: Story) -> None:
         self.story = story
-        self.address = story.node.kafka
-        self.admin = AdminClient({"bootstrap.servers": self.address})
+        self.clients = story.node.clients
+        self.admin = AdminClient(self.clients)
         self.name = f"shop.{next(NUMBERS)}"
 
     def make(self, topic: str, partitions: int = 1, compression: str = "producer") -> str:
@@ -68,7 +68,7 @@ class Shop:
         is_tombstone: bool = False,
     ) -> None:
         """Publish messages with a key and a header; by default a key has its partition."""
-        producer = Producer({"bootstrap.servers": self.address, "compression.type": compression})
+        producer = Producer({**self.clients, "compression.type": compression})
         partitions = self.partitions(topic)
         for number in numbers:
             key = key_of(number)

@@ -16,11 +16,14 @@ import grpc
 
 from odf_common.adapters.grpc.client import channel
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.local.home_secrets import secret_file
-from odf_common.embedded.node_file import Node, read_node
+from odf_common.adapters.redis import RedisConnection
+from odf_common.embedded.node_file import Node, connected, read_node
 from odf_common.embedded.orphans import leftovers
+from odf_common.service.connections import kafka_cluster, redis_connection
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import Settings, child_environment
 from odf_testing.warm_commands import run_warm
@@ -54,8 +57,20 @@ class EmbeddedNode:
 
     def guest(self, home: Path, settings: Mapping[str, str] | None = None) -> "EmbeddedNode":
         """Prepare another node, which saves two JVMs: it uses this one's engine, and its Kafka under a prefix."""
-        borrowed = {**self.lent_engine, "ODF_KAFKA": self.kafka, "ODF_KAFKA_PREFIX": f"{home.name}."}
+        borrowed = {"ODF_KAFKA_PREFIX": f"{home.name}.", **self.lent_engine, **self.kafka_settings()}
         return EmbeddedNode(home, {**borrowed, **(settings or {})})
+
+    def kafka_settings(self) -> Mapping[str, str]:
+        """Return the variables with which another node or service uses this node's Kafka."""
+        used = self.connected
+        assert used.kafka is not None
+        return {
+            "ODF_KAFKA": used.kafka,
+            "ODF_KAFKA_SECURITY_PROTOCOL": used.kafka_security_protocol,
+            "ODF_KAFKA_SASL_MECHANISM": str(used.kafka_sasl_mechanism),
+            "ODF_KAFKA_USERNAME": str(used.kafka_username),
+            "ODF_KAFKA_PASSWORD_FILE": str(used.kafka_password_file),
+        }
 
     def up(self, *services: str) -> None:
         """Start it on free ports; nothing is shared with other nodes."""
@@ -119,8 +134,13 @@ class EmbeddedNode:
         return read_node(self.home)
 
     @property
+    def connected(self) -> Settings:
+        """Return the settings with which the node's own clients reach its Kafka and Redis."""
+        return connected(Settings.from_env(self._environment), self.node)
+
+    @property
     def kafka(self) -> str:
-        """Return Kafka's bootstrap server."""
+        """Return Kafka's address as users see it: without credentials, it only takes messages to push topics."""
         address = self.node.kafka
         assert address is not None
         return address
@@ -145,8 +165,23 @@ class EmbeddedNode:
 
     @property
     def cluster(self) -> KafkaCluster:
-        """Return Kafka as its clients see it."""
-        return KafkaCluster(self.kafka)
+        """Return Kafka as the node's own clients see it."""
+        return kafka_cluster(self.connected)
+
+    @property
+    def clients(self) -> dict[str, Any]:
+        """Return the configuration of Kafka clients that may do everything."""
+        return dict(common(self.cluster))
+
+    @property
+    def producers(self) -> dict[str, Any]:
+        """Return the configuration of producers: none but the address, except for a guest's topics."""
+        is_guest = "ODF_KAFKA" in self._environment
+        return self.clients if is_guest else {"bootstrap.servers": self.kafka}
+
+    def redis(self) -> RedisConnection:
+        """Return a connection to Redis."""
+        return redis_connection(self.connected)
 
     def topics(self) -> KafkaTopics:
         """Return its topics."""

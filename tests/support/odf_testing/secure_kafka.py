@@ -52,13 +52,13 @@ class SecureKafka:
 def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
     """Run a broker while the block runs; its port has no other listener than SASL_SSL."""
     certificate, key = self_signed(folder)
-    ports = allocate(folder, ("kafka", "kafka-controller"))
+    ports = allocate(folder, ("kafka-sasl", "kafka-controller"))
     (folder / "logs").mkdir()
     part = kafka_part(folder, ports, child_environment())
     properties = Path(part.command[-1])
     properties.write_text(_secured(properties.read_text(), certificate, key))
     _format(part.command, properties)
-    kafka = SecureKafka(bootstrap=f"127.0.0.1:{ports['kafka']}", certificate=certificate, key=key)
+    kafka = SecureKafka(bootstrap=f"127.0.0.1:{ports['kafka-sasl']}", certificate=certificate, key=key)
     log = folder / "logs" / "kafka.log"
     with log.open("ab") as sink, subprocess.Popen(part.command, stdout=sink, stderr=sink) as process:
         try:
@@ -68,14 +68,23 @@ def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
             process.kill()
 
 
+def without_users(properties: str, protocol: str) -> str:
+    """Return the embedded broker's properties without its users, with this protocol in place of SASL_PLAINTEXT."""
+    removed = ("authorizer.", "super.users", "sasl.", "listener.name.")
+    text = "\n".join(line for line in properties.splitlines() if not line.startswith(removed))
+    text = text.replace("PLAINTEXT:PLAINTEXT,", "", 1).replace(
+        "CONTROLLER:SASL_PLAINTEXT", "CONTROLLER:plain"
+    )
+    return text.replace("SASL_PLAINTEXT", protocol).replace("CONTROLLER:plain", "CONTROLLER:PLAINTEXT")
+
+
 def _secured(properties: str, certificate: Path, key: Path) -> str:
-    """Return the embedded broker's properties with SASL_SSL in place of PLAINTEXT."""
+    """Return the embedded broker's properties with SASL_SSL as the only listener, and this test's users."""
     both = certificate.with_name("both.pem")
     both.write_bytes(key.read_bytes() + certificate.read_bytes())
-    text = properties.replace("CONTROLLER:PLAINTEXT", "CONTROLLER:plain").replace("PLAINTEXT", "SASL_SSL")
     user = f' username="{USER}" password="{PASSWORD}"'
     return (
-        text.replace("CONTROLLER:plain", "CONTROLLER:PLAINTEXT")
+        without_users(properties, "SASL_SSL")
         + "\nssl.keystore.type=PEM\nssl.truststore.type=PEM\nlistener.name.sasl_ssl.ssl.client.auth=required\n"
         + f"ssl.keystore.location={both}\nssl.truststore.location={certificate}\n"
         + "sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER\n"

@@ -148,7 +148,7 @@ class Sender:
     def __init__(self, node: EmbeddedNode) -> None:
         """Create the producer."""
         settings = {
-            "bootstrap.servers": node.kafka,
+            **node.producers,
             "enable.idempotence": True,
             "delivery.timeout.ms": 120_000,
             "reconnect.backoff.max.ms": 500,
@@ -174,7 +174,7 @@ class Sender:
 def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], bytes]]:
     """Return headers and value of all messages in a topic now."""
     ends = node.topics().ends(topic)
-    consumer = Consumer({"bootstrap.servers": node.kafka, "group.id": "story", "enable.auto.commit": False})
+    consumer = Consumer({**node.clients, "group.id": "story", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
     held: list[tuple[dict[str, str], bytes]] = []
     try:

@@ -20,13 +20,13 @@ from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.bus import PUSH_TOPICS
 from odf_common.ports.store import BlobStore
 
 log = structlog.stdlib.get_logger(__name__)
 
 KIND: Final = "odf/kafka"  # of the states of push sources
 POLLED: Final = "odf/polled"  # of the states of polling sources that have rejected messages
-PUSH_TOPICS: Final = "odf.push."  # in the names of sources' own topics
 REASONS: Final = "rejected"
 HANDLED: Final = "rejected-handled"
 REASON_CHARACTERS: Final = 500

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ from odf_common.embedded.checks import (
     require_store,
 )
 from odf_common.embedded.health import located_node
-from odf_common.embedded.node_file import Node, NoNode, Part
+from odf_common.embedded.node_file import Node, NoNode, Part, connected
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.plan import configured_addresses, installed, secret_of
 from odf_common.errors import OdfError
@@ -243,18 +243,18 @@ def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    address = settings.kafka or (node.kafka if node else None)
-    if address is not None:
-        require_connected("Kafka", "ODF_KAFKA", address, address.split(","))
-        KafkaTopics(kafka_cluster(settings, address)).require_answer(ANSWER_SECONDS)
-        yield Finding(check="kafka", state=OK, text=f"answers at {address}")
+    settings = connected(settings, node) if node else settings
+    if settings.kafka is not None:
+        require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
+        KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
+        yield Finding(check="kafka", state=OK, text=f"answers at {settings.kafka}")
 
 
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    address = settings.redis or (node.redis if node else None)
-    if address is not None:
-        require_redis(settings if settings.redis else replace(settings, redis=address))
-        yield Finding(check="redis", state=OK, text=f"answers at {without_password(address)}")
+    settings = connected(settings, node) if node else settings
+    if settings.redis is not None:
+        require_redis(settings)
+        yield Finding(check="redis", state=OK, text=f"answers at {without_password(settings.redis)}")
 
 
 def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:

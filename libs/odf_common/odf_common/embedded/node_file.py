@@ -3,15 +3,17 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 from odf_common.adapters.local.home_secrets import HomeOfAnotherUser
+from odf_common.embedded.credentials import with_kafka, with_redis
 from odf_common.errors import Unavailable
 from odf_common.service.settings import Settings, without_password
 
 FILE: Final = "node.json"
+_ADDRESSES: Final = ("kafka", "kafka_sasl", "kafka_client_file", "redis", "engine", "http", "views")
 ADVICE: Final = "start one with `odf up --detach`"
 
 
@@ -52,6 +54,10 @@ class Node:
     home: Path
     pid: int
     kafka: str | None = None
+    kafka_sasl: str | None = None
+    """The embedded Kafka's address for clients with credentials; `kafka` too, if all clients need some."""
+    kafka_client_file: str | None = None
+    """The settings of producers with credentials, as Kafka's `client.properties`."""
     redis: str | None = None
     engine: str | None = None
     http: str | None = None
@@ -64,6 +70,13 @@ class Node:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {**asdict(self), "home": str(self.home)}
+
+    def addresses(self) -> dict[str, object]:
+        """Return the home and the addresses for people; for Kafka also the file of settings, if all clients need it."""
+        shown = {"home": str(self.home), "kafka": self.kafka}
+        if self.kafka is not None and self.kafka == self.kafka_sasl:
+            shown["kafka client"] = self.kafka_client_file
+        return {**shown, "redis": self.redis, "engine": self.engine, "http": self.http, "views": self.views}
 
     def address(self, service: str) -> str:
         """Return the gRPC address of a service; raises `Unavailable` if this node does not run it."""
@@ -106,6 +119,8 @@ def find_node(settings: Settings) -> Node:
     merged = asdict(node) | {
         "grpc": {**node.grpc, **configured},
         "kafka": settings.kafka or node.kafka,
+        "kafka_sasl": None if settings.kafka else node.kafka_sasl,
+        "kafka_client_file": None if settings.kafka else node.kafka_client_file,
         "redis": without_password(settings.redis) if settings.redis else node.redis,
         "engine": settings.engine or node.engine,
         "http": settings.http_url or node.http,
@@ -114,6 +129,17 @@ def find_node(settings: Settings) -> Node:
         "parts": node.parts,
     }
     return Node(**merged)
+
+
+def connected(settings: Settings, node: Node) -> Settings:
+    """Return the settings with the Kafka and Redis that the running node uses, configured or embedded."""
+    if settings.kafka is None:
+        sasl = node.kafka_sasl
+        settings = replace(settings, kafka=node.kafka) if sasl is None else with_kafka(settings, sasl)
+    if settings.redis is None and node.redis is not None:
+        is_embedded = any(part.name == "redis" for part in node.parts)
+        settings = with_redis(settings, node.redis) if is_embedded else replace(settings, redis=node.redis)
+    return settings
 
 
 def write_node(node: Node) -> None:
@@ -151,7 +177,7 @@ def _from_json(raw: Mapping[str, Any]) -> Node:
             for part in raw[name]
         )
 
-    addresses = {key: raw.get(key) for key in ("kafka", "redis", "engine", "http", "views")}
+    addresses = {key: raw.get(key) for key in _ADDRESSES}
     return Node(
         home=Path(raw["home"]),
         pid=raw["pid"],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_common.embedded.checks import require_free
+from odf_common.embedded.credentials import PRODUCER, client_properties, with_kafka, with_redis
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.kafka_redis import kafka_part, redis_part
 from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
@@ -19,7 +20,7 @@ from odf_common.embedded.parts.readiness import grpc_serves, http_answers, liste
 from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
 from odf_common.service.protection import ENGINE_SECRET, GRPC_SECRET, peer_credentials, require_protected
-from odf_common.service.settings import Settings, without_password
+from odf_common.service.settings import SINGLE_TENANT, Settings, without_password
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
@@ -28,6 +29,13 @@ ENGINE_SERVICE: Final = "engine-spark"
 WITHHELD: Final = ("ODF_KAFKA", "ODF_REDIS", "ODF_S3_", "ODF_STORE")
 VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
+CREDENTIALS: Final = (
+    "kafka_security_protocol",
+    "kafka_sasl_mechanism",
+    "kafka_username",
+    "kafka_password_file",
+    "redis_password_file",
+)
 TEMPORARY: Final = "scratch/tmp"  # has a folder per service, emptied before it starts
 # Services in display order, and the settings with their addresses.
 ADDRESSES: Final = {
@@ -69,21 +77,29 @@ def make_plan(
         require_protected(settings, variable, address)
     require_free(addresses)
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
-    addressed = _addressed(settings, allocated)
+    kafka_ports = _kafka_ports(settings, allocated)
+    addressed = _addressed(settings, allocated, kafka_ports)
     base = {**environment, **_variables(addressed), "PYTHONUNBUFFERED": "1"}
     metrics = _metrics_addresses(settings, allocated, modules)
     parts = [_service(name, module, addressed, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
-        ports = {"kafka": _port(addressed.kafka), **allocated(("kafka-controller",))}
         environment = {**_withheld(base), "ODF_PART": "kafka"}
-        parts.append(kafka_part(settings.home, ports, environment, prefix=settings.kafka_prefix))
+        parts.append(kafka_part(settings.home, kafka_ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
-        parts.append(
-            redis_part(settings.home, _port(addressed.redis), {**_withheld(base), "ODF_PART": "redis"})
-        )
+        environment = {**_withheld(base), "ODF_PART": "redis"}
+        port = _port(addressed.redis)
+        parts.append(redis_part(settings.home, port, environment, prefix=settings.kafka_prefix))
     # Kafka first: the others wait for it.
     parts.sort(key=lambda part: part.name not in INFRASTRUCTURE)
-    return Plan(node=_node(addressed, modules, metrics, pid), parts=tuple(parts))
+    node = _node(addressed, modules, metrics, pid)
+    if settings.kafka is None:
+        node = replace(
+            node,
+            kafka=f"{LOOPBACK}:{kafka_ports.get('kafka', kafka_ports['kafka-sasl'])}",
+            kafka_sasl=node.kafka,
+            kafka_client_file=str(client_properties(settings.home, PRODUCER)),
+        )
+    return Plan(node=node, parts=tuple(parts))
 
 
 def installed() -> Mapping[str, str]:
@@ -119,9 +135,29 @@ def configured_addresses(settings: Settings, modules: Mapping[str, str]) -> Mapp
     return {variable: address for variable, address in addresses.items() if address is not None}
 
 
-def _addressed(settings: Settings, allocated: Allocate) -> Settings:
-    """Return the settings with all addresses set: missing ones become free ports on loopback."""
-    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+def _kafka_ports(settings: Settings, allocated: Allocate) -> Mapping[str, int]:
+    """Return the ports of the embedded Kafka, as `kafka_part` takes them; none with another Kafka.
+
+    The port that producers know is that of `kafka`. On a multi-tenant node they authenticate there.
+    """
+    if settings.kafka is not None:
+        return {}
+    if settings.tenancy == SINGLE_TENANT:
+        return allocated(("kafka", "kafka-sasl", "kafka-controller"))
+    ports = allocated(("kafka", "kafka-controller"))
+    return {"kafka-sasl": ports["kafka"], "kafka-controller": ports["kafka-controller"]}
+
+
+def _addressed(settings: Settings, allocated: Allocate, kafka_ports: Mapping[str, int]) -> Settings:
+    """Return the settings with all addresses set: missing ones become free ports on loopback.
+
+    The embedded Kafka and Redis get the credentials of the node's own clients, too.
+    """
+    if settings.kafka is None:
+        settings = with_kafka(settings, f"{LOOPBACK}:{kafka_ports['kafka-sasl']}")
+    if settings.redis is None:
+        settings = with_redis(settings, f"{LOOPBACK}:{allocated(('redis',))['redis']}")
+    fields = (*ADDRESSES.values(), "sync_http", "views_http")
     missing = [field for field in fields if getattr(settings, field) is None]
     names = {field: _shown(field) for field in missing}
     ports = allocated(names.values())
@@ -134,9 +170,11 @@ def _shown(field: str) -> str:
 
 
 def _variables(addressed: Settings) -> Mapping[str, str]:
-    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http")
+    """Return the variables with the node's addresses, and with the credentials of Kafka and Redis."""
+    fields = ("kafka", "redis", *ADDRESSES.values(), "sync_http", "views_http", *CREDENTIALS)
+    values = {field: getattr(addressed, field) for field in fields}
     return {"ODF_HOME": str(addressed.home)} | {
-        f"ODF_{field.upper()}": getattr(addressed, field) for field in fields
+        f"ODF_{field.upper()}": str(value) for field, value in values.items() if value is not None
     }
 
 

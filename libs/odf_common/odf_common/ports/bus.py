@@ -18,6 +18,7 @@ NOTIFICATIONS: Final = "odf.notifications.v1"
 DEAD_LETTERS: Final = "odf.dead-letters.v1"
 AUDIT: Final = "odf.audit.v1"
 NODE_CLAIMS: Final = "odf.node.v1"  # which node owns the topics of a prefix
+PUSH_TOPICS: Final = "odf.push."  # begins the names of sources' own topics, after the prefix
 FIXED_TOPICS: Final = (
     INGEST_COMMANDS,
     COORDINATOR_COMMANDS,

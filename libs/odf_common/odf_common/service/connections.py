@@ -13,13 +13,13 @@ from odf_common.ports.store import BlobStore, RefStore
 from odf_common.service.settings import Settings
 
 
-def kafka_cluster(settings: Settings, bootstrap: str | None = None) -> KafkaCluster:
-    """Return the cluster at `bootstrap`, by default at the configured address.
+def kafka_cluster(settings: Settings) -> KafkaCluster:
+    """Return the cluster at the configured address.
 
     Raises `Unavailable` without an address, `InvalidInput` for a file that cannot be used.
     """
     return KafkaCluster(
-        bootstrap or settings.required("kafka"),
+        settings.required("kafka"),
         tls=_kafka_tls(settings),
         sasl=_sasl(settings),
         topics=topic_policy(settings),

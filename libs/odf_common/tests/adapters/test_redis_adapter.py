@@ -1,6 +1,7 @@
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,21 +9,41 @@ from odf_testing.contracts import LocksContract, StateCacheContract
 from odf_testing.redis import MemoryLocks
 
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
-from odf_common.embedded.parts.kafka_redis import redis_server
+from odf_common.embedded.credentials import with_redis
+from odf_common.embedded.parts.kafka_redis import redis_part, redis_server
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.service.connections import redis_connection
 from odf_common.service.settings import Settings, child_environment
 
 DATASET = DatasetId.of_key(bytes(32))
+PREFIX = "staging."
+
+
+Server = tuple["subprocess.Popen[bytes]", RedisConnection]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", RedisConnection]]:
+def server(tmp_path: Path) -> Iterator[Server]:
     port = allocate(tmp_path, ("redis",))["redis"]
-    command = [redis_server(child_environment()), "--port", str(port), "--save", "", "--dir", str(tmp_path)]
+    command = (redis_server(child_environment()), "--port", str(port), "--save", "", "--dir", str(tmp_path))
+    with running(command, RedisConnection(f"127.0.0.1:{port}")) as started:
+        yield started
+
+
+@pytest.fixture
+def node_server(tmp_path: Path) -> Iterator[Server]:
+    """The Redis of `odf up`, whose user is limited to what the node needs."""
+    port = allocate(tmp_path, ("redis",))["redis"]
+    part = redis_part(tmp_path, port, child_environment(), prefix=PREFIX)
+    settings = with_redis(Settings(home=tmp_path, kafka_prefix=PREFIX), f"127.0.0.1:{port}")
+    with running(part.command, redis_connection(settings)) as started:
+        yield started
+
+
+@contextmanager
+def running(command: tuple[str, ...], connection: RedisConnection) -> Iterator[Server]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        connection = RedisConnection(f"127.0.0.1:{port}")
         deadline = time.monotonic() + 10
         while not connection.ask(lambda client: bool(client.ping()), otherwise=False):
             assert time.monotonic() < deadline
@@ -32,13 +53,16 @@ def server(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[bytes]", RedisCon
         process.kill()
 
 
-Server = tuple["subprocess.Popen[bytes]", RedisConnection]
-
-
 class TestRedisLocks(LocksContract):
     @pytest.fixture
     def locks(self, server: Server) -> RedisLocks:
         return RedisLocks(server[1])
+
+
+class TestLocksOfTheNodeSRedis(LocksContract):
+    @pytest.fixture
+    def locks(self, node_server: Server) -> RedisLocks:
+        return RedisLocks(node_server[1])
 
 
 class TestMemoryLocks(LocksContract):
@@ -51,6 +75,19 @@ class TestRedisStateCache(StateCacheContract):
     @pytest.fixture
     def cache(self, server: Server) -> RedisStateCache:
         return RedisStateCache(server[1])
+
+
+class TestStateCacheOfTheNodeSRedis(StateCacheContract):
+    @pytest.fixture
+    def cache(self, node_server: Server) -> RedisStateCache:
+        return RedisStateCache(node_server[1])
+
+
+def test_a_lock_left_in_the_node_s_redis_expires(node_server: Server) -> None:
+    connection = node_server[1]
+    connection.client.set(f"{PREFIX}odf:lock:{DATASET}", "of a process long gone")
+    assert RedisLocks(connection).acquire(DATASET, 50) is None
+    assert 0 < connection.client.pttl(f"{PREFIX}odf:lock:{DATASET}") <= 50
 
 
 def test_without_redis_locks_are_granted_and_no_state_is_cached(server: Server) -> None:

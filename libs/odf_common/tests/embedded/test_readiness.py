@@ -23,7 +23,7 @@ PROBES: dict[str, Callable[[str], Probe]] = {
     "grpc": grpc_serves,
     "http": partial(http_answers, path="/health"),
     "kafka": kafka_answers,
-    "redis": redis_answers,
+    "redis": partial(redis_answers, password="s3cret"),
 }
 
 
@@ -71,7 +71,7 @@ def test_a_server_that_only_accepts_connections_does_not_respond(make: Callable[
     [
         (PROBES["http"], b"GET /health HTTP/1.0\r\n", b"HTTP/1.0 503 Busy\r\n\r\n"),
         (PROBES["kafka"], b"\0\0\0\x0a\0\x12\0\0", struct.pack(">iihi", 10, 7, 0, 0)),
-        (PROBES["redis"], b"PING\r\n", b"+PONG\r\n"),
+        (PROBES["redis"], b"AUTH s3cret\r\nPING\r\n", b"+OK\r\n+PONG\r\n"),
     ],
 )
 def test_an_answer_is_recognised(make: Callable[[str], Probe], question: bytes, answer: bytes) -> None:
@@ -92,8 +92,13 @@ def test_a_server_that_closes_the_connection_or_sends_something_else_does_not_re
         writer.write(b"-LOADING Redis is loading the dataset in memory\r\n")
         writer.close()
 
-    assert not probed(closing, redis_answers)
-    assert not probed(loading, redis_answers)
+    async def refusing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"-WRONGPASS invalid username-password pair or user is disabled.\r\n+PONG\r\n")
+        writer.close()
+
+    assert not probed(closing, PROBES["redis"])
+    assert not probed(loading, PROBES["redis"])
+    assert not probed(refusing, PROBES["redis"])
 
 
 def test_a_grpc_server_responds_until_it_has_ended() -> None:

@@ -41,7 +41,6 @@ def secret(folder: Path, text: str) -> str:
 def test_a_cluster_without_security_has_the_topics_of_its_broker() -> None:
     plain = cluster({})
     assert plain == KafkaCluster("kafka:9093", topics=TopicPolicy(replication_factor=BROKER_DEFAULT))
-    assert kafka_cluster(Settings.from_env(KAFKA), "other:1").bootstrap == "other:1"
 
 
 def test_topics_are_those_of_the_settings() -> None:

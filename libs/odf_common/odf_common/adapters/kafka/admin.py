@@ -8,6 +8,9 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -16,6 +19,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
     TopicDescription,
 )
@@ -25,7 +29,7 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_specs import TopicSpec, missing_topics, node_topic, push_topic
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.ports.bus import PARTITIONS, TopicInfo
+from odf_common.ports.bus import PARTITIONS, PUSH_TOPICS, TopicInfo
 
 __all__ = ["KafkaTopics", "partition_of"]
 
@@ -108,6 +112,20 @@ class KafkaTopics:
         topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[retention])
         changed = self._admin.incremental_alter_configs([topic], request_timeout=ADMIN_TIMEOUT_SECONDS)
         _outcome(changed[topic], name)
+
+    def admit_producers(self, user: str) -> None:
+        """Let a user write to push topics under the prefix, existing and future ones, and describe them."""
+        self._allow(user, ResourceType.TOPIC, self.prefix + PUSH_TOPICS, ResourcePatternType.PREFIXED)
+
+    def admit_transactions(self, user: str) -> None:
+        """Let a user write in transactions, to the topics that it may write."""
+        self._allow(user, ResourceType.TRANSACTIONAL_ID, "*", ResourcePatternType.LITERAL)
+
+    def _allow(self, user: str, kind: ResourceType, name: str, pattern: ResourcePatternType) -> None:
+        any_host, write = "*", AclOperation.WRITE
+        rule = AclBinding(kind, name, pattern, f"User:{user}", any_host, write, AclPermissionType.ALLOW)
+        answers = self._admin.create_acls([rule], request_timeout=ADMIN_TIMEOUT_SECONDS)
+        _outcome(answers[rule], name)
 
     def describe(self, names: Iterable[str]) -> Mapping[str, TopicInfo | OdfError]:
         """Return many topics, with three requests per `TOPICS_PER_REQUEST` of them; see port `Topics`."""

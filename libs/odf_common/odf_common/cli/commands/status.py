@@ -173,8 +173,7 @@ def _print_problems(problems: Iterable[Mapping[str, object]]) -> None:
 def _print_tables(
     node: Node, datasets: list[dict[str, Any]], problems: Sequence[Mapping[str, object]]
 ) -> None:
-    addresses = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
-    print_object({**addresses, "http": node.http, "views": node.views}, "table")
+    print_object(node.addresses(), "table")
     rows = [
         {
             "part": part.name,

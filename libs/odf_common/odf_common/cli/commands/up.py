@@ -170,5 +170,4 @@ def _running(home: Path) -> Node | None:
 def _where(node: Node, output: str, seconds: float) -> None:
     if output == "table":
         remark(f"the node is ready after {seconds:.1f} s")
-    shown = {"home": str(node.home), "kafka": node.kafka, "redis": node.redis, "engine": node.engine}
-    print_object({**shown, "http": node.http, "views": node.views}, output)
+    print_object(node.addresses(), output)

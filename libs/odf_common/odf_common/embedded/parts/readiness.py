@@ -20,14 +20,16 @@ from odf_common.adapters.grpc.peer_secret import (
 )
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.embedded.credentials import PRODUCER
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import FIXED_TOPICS
+from odf_common.service.connections import kafka_cluster
 from odf_common.service.node_id import claim_topics
 from odf_common.service.settings import Settings
 
 Probe = Callable[[], Awaitable[bool]]
 PROBE_TIMEOUT_SECONDS: Final = 5.0
+ANONYMOUS: Final = "ANONYMOUS"  # Kafka's name for clients that do not authenticate
 # ApiVersions, the one request that every broker answers: key 18, version 0, correlation id, no client id.
 _CORRELATION: Final = 7
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
@@ -56,9 +58,9 @@ def listens(address: str) -> Probe:
     return probe
 
 
-def redis_answers(address: str) -> Probe:
-    """Return a probe: Redis answers PONG."""
-    return _answers(address, b"PING\r\n", b"+PONG\r\n")
+def redis_answers(address: str, password: str) -> Probe:
+    """Return a probe: Redis accepts the password and answers PONG."""
+    return _answers(address, f"AUTH {password}\r\nPING\r\n".encode(), b"+OK\r\n+PONG\r\n")
 
 
 def kafka_answers(address: str) -> Probe:
@@ -92,13 +94,16 @@ def _answers(address: str, question: bytes, answer: bytes, *, skipped: int = 0) 
 
 
 def kafka_has_topics(settings: Settings) -> Probe:
-    """Return a probe: the embedded broker answers; it creates and claims the fixed topics."""
-    address = settings.required("kafka")
-    is_listening = listens(address)
+    """Return a probe: the embedded broker answers; it creates and claims the fixed topics, and admits producers."""
+    is_listening = listens(settings.required("kafka"))
 
     def make() -> bool:
         try:
-            KafkaTopics(KafkaCluster(address), prefix=settings.kafka_prefix).ensure_topics(FIXED_TOPICS)
+            topics = KafkaTopics(kafka_cluster(settings), prefix=settings.kafka_prefix)
+            topics.ensure_topics(FIXED_TOPICS)
+            for user in (PRODUCER, ANONYMOUS):  # the latter has a listener on a single-tenant node only
+                topics.admit_producers(user)
+            topics.admit_transactions(PRODUCER)
             # An embedded broker belongs to its home, even after the home was moved.
             claim_topics(settings, is_taking_over=True)
         except Unavailable:

@@ -1,0 +1,57 @@
+"""Credentials of the embedded Kafka and Redis: the settings of the node's clients, and files with those of others.
+
+All users of the machine reach the two servers; only the node's user reads the secrets, in `$ODF_HOME/secrets`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.home_secrets import ensure_secret, secret_file
+from odf_common.service.settings import Settings
+
+ADMIN: Final = "odf"  # Kafka's super user, as which the node's own clients connect
+PRODUCER: Final = "producer"  # may write push topics
+KAFKA_SECRETS: Final = {ADMIN: "kafka-admin", PRODUCER: "kafka-producer"}  # by user
+REDIS_SECRET: Final = "redis"  # noqa: S105 - the name of a file
+PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+_CLIENT_PROPERTIES: Final = """\
+# Written at each start of the node. librdkafka (confluent-kafka, kcat) takes all lines but sasl.jaas.config.
+bootstrap.servers={address}
+security.protocol=SASL_PLAINTEXT
+sasl.mechanism=PLAIN
+sasl.username={user}
+sasl.password={password}
+sasl.jaas.config={login} username="{user}" password="{password}";
+"""
+
+
+def with_kafka(settings: Settings, address: str) -> Settings:
+    """Return the settings with which the node's own clients connect to the embedded Kafka."""
+    return replace(
+        settings,
+        kafka=address,
+        kafka_security_protocol="sasl_plaintext",
+        kafka_sasl_mechanism="plain",
+        kafka_username=ADMIN,
+        kafka_password_file=secret_file(settings.home, KAFKA_SECRETS[ADMIN]),
+    )
+
+
+def with_redis(settings: Settings, address: str) -> Settings:
+    """Return the settings with which the node's own clients connect to the embedded Redis."""
+    return replace(settings, redis=address, redis_password_file=secret_file(settings.home, REDIS_SECRET))
+
+
+def client_properties(home: Path, user: str) -> Path:
+    """Return the file with the settings of Kafka clients of this user, whether it exists or not."""
+    return secret_file(home, f"{KAFKA_SECRETS[user]}.properties")
+
+
+def write_client_properties(home: Path, address: str) -> None:
+    """Write the settings of clients of each user, as Kafka's tools read them."""
+    for user, secret in KAFKA_SECRETS.items():
+        password = ensure_secret(home, secret)
+        text = _CLIENT_PROPERTIES.format(address=address, user=user, password=password, login=PLAIN_LOGIN)
+        durable.replace(client_properties(home, user), text.encode(), mode=durable.PRIVATE)
