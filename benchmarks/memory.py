@@ -66,14 +66,15 @@ class PeakMemory:
         while not self._ended.wait(SAMPLE_INTERVAL_SECONDS):
             parents = parents_of_all()
             below = family(os.getpid(), parents) - {os.getpid()}
-            for pid in below | self._detached(parents.keys() - below):
+            for pid in below | self._detached(parents.keys() - below, parents):
                 if name := _name(pid, parents):
                     self._note({name: _peak(pid)})
 
-    def _detached(self, others: AbstractSet[int]) -> set[int]:
-        """Return the processes that the case started and that are no longer below it."""
+    def _detached(self, others: AbstractSet[int], parents: Mapping[int, int]) -> set[int]:
+        """Return the processes that the case started and that are no longer below it, and those below them."""
         new = others - self._strangers
-        found = {pid for pid in new if _variables(pid).get(MARK) == self._mark}
+        marked = {pid for pid in new if _variables(pid).get(MARK) == self._mark}
+        found = {pid for start in marked for pid in family(start, parents)}  # some start without the mark
         self._strangers |= new - found
         return found
 

@@ -91,8 +91,7 @@ def written(work: Work) -> pa.Table:
 
 def _begin(jit: str) -> None:
     call_this_process(f"peer-{list(JITS).index(jit) + 1}")
-    os.environ[OVERRIDING] = f"{JITS[jit]} {HEAP}"
-    start("local[2]")
+    start("local[2]", variables={OVERRIDING: f"{JITS[jit]} {HEAP}"})
 
 
 def _stream(work: Work) -> list[float]:

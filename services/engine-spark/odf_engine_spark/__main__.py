@@ -8,12 +8,20 @@ import threading
 from odf_common.service.lean_imports import lean_imports
 
 with lean_imports("rich"):
+    from odf_common.embedded.parts.environments import engine_environment
     from odf_common.embedded.parts.managed_process import launched
     from odf_common.errors import OdfError
     from odf_common.service import logging
-    from odf_common.service.settings import load
+    from odf_common.service.settings import child_environment, load
 
 WORKER = "--worker"
+
+
+def shed_environment() -> None:
+    """Start again with the engine's variables only, if there are others: a process keeps those it started with."""
+    environment, own = child_environment(), engine_environment(child_environment())
+    if len(own) < len(environment):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], dict(own))  # noqa: S606 - itself
 
 
 def keeps_spare() -> bool:
@@ -44,6 +52,7 @@ def serve() -> None:
     run_isolated(build_worker if WORKER in sys.argv else build)
 
 
+shed_environment()
 if keeps_spare():
     os._exit(keep())
 serve()

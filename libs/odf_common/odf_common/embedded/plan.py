@@ -14,6 +14,7 @@ from typing import Any, Final
 from odf_common.embedded.checks import require_free
 from odf_common.embedded.credentials import PRODUCER, client_properties, with_kafka, with_redis
 from odf_common.embedded.node_file import Node
+from odf_common.embedded.parts.environments import engine_environment, program_environment
 from odf_common.embedded.parts.kafka_redis import kafka_part, redis_part
 from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.parts.readiness import grpc_serves, http_answers, listens, once_listening
@@ -25,8 +26,6 @@ from odf_common.service.settings import SINGLE_TENANT, Settings, without_passwor
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
 ENGINE_SERVICE: Final = "engine-spark"
-# Of parts that connect to none of them: the engine runs SQL of users, and the others are not our code.
-WITHHELD: Final = ("ODF_KAFKA", "ODF_REDIS", "ODF_S3_", "ODF_STORE")
 VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
 CREDENTIALS: Final = (
@@ -83,10 +82,10 @@ def make_plan(
     metrics = _metrics_addresses(settings, allocated, modules)
     parts = [_service(name, module, addressed, base, metrics) for name, module in modules.items()]
     if settings.kafka is None:
-        environment = {**_withheld(base), "ODF_PART": "kafka"}
+        environment = {**program_environment(base), "ODF_PART": "kafka"}
         parts.append(kafka_part(settings.home, kafka_ports, environment, prefix=settings.kafka_prefix))
     if settings.redis is None:
-        environment = {**_withheld(base), "ODF_PART": "redis"}
+        environment = {**program_environment(base), "ODF_PART": "redis"}
         port = _port(addressed.redis)
         parts.append(redis_part(settings.home, port, environment, prefix=settings.kafka_prefix))
     # Kafka first: the others wait for it.
@@ -178,11 +177,6 @@ def _variables(addressed: Settings) -> Mapping[str, str]:
     }
 
 
-def _withheld(base: Mapping[str, str]) -> Mapping[str, str]:
-    """Return an environment without the addresses and credentials of Kafka, Redis and buckets."""
-    return {name: value for name, value in base.items() if not name.startswith(WITHHELD)}
-
-
 def _metrics_addresses(
     settings: Settings, allocated: Allocate, modules: Mapping[str, str]
 ) -> Mapping[str, str]:
@@ -205,7 +199,7 @@ def _service(
         else grpc_serves(address, peer_credentials(addressed, address, secret_of(name)))
     )
     environment = {
-        **(_withheld(base) if name == ENGINE_SERVICE else base),
+        **(engine_environment(base) if name == ENGINE_SERVICE else base),
         "TMPDIR": str(temporary),
         "ODF_PART": name,
         "ODF_INSTANCE": f"embedded.{name}",

@@ -1,4 +1,4 @@
-"""Starts Spark's JVM so that it dies with this process, whatever it is doing.
+"""Starts Spark's JVM so that it dies with this process, whatever it is doing, and with little of its environment.
 
 On its own, the JVM exits when its standard input closes. During a garbage collection it notices that many seconds
 later, and while stopped (SIGSTOP) never: so the kernel is asked to kill it. PySpark has no option for the launcher.
@@ -6,28 +6,33 @@ later, and while stopped (SIGSTOP) never: so the kernel is asked to kill it. PyS
 
 import atexit
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from pyspark import java_gateway
 
+from odf_common.embedded.parts.environments import program_environment
 from odf_common.embedded.parts.managed_process import launched
 
+# By PySpark: no Spark Connect, and the file in which the JVM leaves the port and the secret of its gateway.
+_FROM_PYSPARK: Final = ("SPARK_CONNECT_MODE", "_PYSPARK_DRIVER_CONN_INFO_PATH")
 JVM_EXIT_SECONDS: Final = 5.0  # for the JVM to remove its folders when the process exits normally
 
 
 @contextmanager
-def bound_to_us() -> Iterator[None]:
-    """Make a JVM that is started inside the block die with this process.
+def bound_to_us(variables: Mapping[str, str]) -> Iterator[None]:
+    """Make a JVM that is started inside the block die with this process, and start with few variables and `variables`.
 
     It also dies with the thread that starts it, which must therefore live as long as the process.
     """
     spark: Any = java_gateway  # it imported the name from `subprocess`
     plainly = spark.Popen
 
-    def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401 - passed on
-        process: subprocess.Popen[bytes] = plainly(launched(tuple(command)), **options)
+    def start(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401 - passed on
+        own = {name: env[name] for name in _FROM_PYSPARK if name in env}
+        environment = {**program_environment(env), **own, **variables}
+        process: subprocess.Popen[bytes] = plainly(launched(tuple(command)), env=environment, **options)
         atexit.register(_end, process)
         return process
 

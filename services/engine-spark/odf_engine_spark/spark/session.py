@@ -44,6 +44,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.executor.killOnFatalError.depth": "0",  # a task that runs out of memory fails alone, the JVM continues
+    # Peers of its ports need a secret, which Spark makes itself for a local master and keeps in its memory.
+    "spark.authenticate": "true",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",
@@ -91,11 +93,13 @@ _WARM_UP: Final = (
 ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's classes, ready to be mapped
 
 
-def start(master: str, *, archive_to: Path | None = None) -> Spark:
+def start(
+    master: str, *, archive_to: Path | None = None, variables: Mapping[str, str] | None = None
+) -> Spark:
     """Return a session that has run a query of each shape; the JVM dies with this process, however that ends.
 
     Call it from the main thread: the JVM dies with the thread that started it. With `archive_to`, the JVM writes the
-    classes that it has loaded there when it exits.
+    classes that it has loaded there when it exits. Its environment has `variables` in addition to those it needs.
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -110,7 +114,7 @@ def start(master: str, *, archive_to: Path | None = None) -> Spark:
     elif ARCHIVE.is_file():
         options += f" -XX:SharedArchiveFile={ARCHIVE}"
     builder = builder.config(_OPTIONS, options)
-    with bound_to_us():
+    with bound_to_us(variables or {}):
         spark = Spark(builder.getOrCreate())
     remove_unlisted(spark, ALLOWED_FUNCTIONS)
     _warm(spark)
