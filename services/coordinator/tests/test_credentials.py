@@ -14,7 +14,7 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
 
 from odf_common.codec.manifests import snapshots_from_text
-from odf_common.dataset.credentials import SEARCHED_FIELDS, Credential, credentials_in, places_of
+from odf_common.dataset.plain_credentials import SEARCHED_FIELDS, Credential, credentials_in, places_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetInfo
 from odf_common.metadata.fetching import (

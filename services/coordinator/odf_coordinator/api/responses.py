@@ -5,8 +5,8 @@ from typing import Final
 
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.codec.times import time_message, time_message_or_none
-from odf_common.dataset.credentials import Credential, credentials_in, places_of
 from odf_common.dataset.open_rejects import Rejects
+from odf_common.dataset.plain_credentials import Credential, credentials_in, places_of
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.catalog.problems import Problem

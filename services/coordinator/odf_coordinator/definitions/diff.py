@@ -8,7 +8,7 @@ from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import VERSIONS
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.dataset.credentials import require_no_plain_credentials
+from odf_common.dataset.plain_credentials import require_no_plain_credentials
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.metadata.events import (
     AddPushSource,

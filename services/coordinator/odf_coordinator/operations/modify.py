@@ -12,7 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.transform_request import is_migration
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.credentials import require_no_plain_credentials
+from odf_common.dataset.plain_credentials import require_no_plain_credentials
 from odf_common.errors import DatasetInUse, InvalidInput, NotFound, OdfError, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD

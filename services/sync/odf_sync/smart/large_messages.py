@@ -34,7 +34,7 @@ FIRST_BYTES_SECONDS: Final = 60.0  # before bytes of a large message, or of its 
 LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # on average, after that
 LOOKS: Final = 6  # at what has arrived, in that time
 SILENT_SECONDS: Final = 120.0  # without a byte; a push keeps disk and memory from others
-LOOK_SECONDS: Final = 10.0  # between two looks at what has arrived
+ARRIVAL_POLL_SECONDS: Final = 10.0  # between two checks of what has arrived
 M = TypeVar("M", bound=Message)
 
 
@@ -84,7 +84,7 @@ async def expect_soon(channel: Channel, kind: type[M], arrived: Callable[[], int
     pace = BodyPace(SILENT_SECONDS, now)
     while True:
         try:
-            return await channel.expect(kind, min(LOOK_SECONDS, SILENT_SECONDS))
+            return await channel.expect(kind, min(ARRIVAL_POLL_SECONDS, SILENT_SECONDS))
         except TimeoutError as error:
             came = await asyncio.to_thread(arrived) - seen
             if came > 0:

@@ -352,7 +352,7 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
 def _exposed(node: Node, alias: str) -> str | None:
     """Return which credentials the chain of a copy has in plain text; None if it has none, or if that is unknown."""
     from odf_common.codec.flatbuffers import decode_event
-    from odf_common.dataset.credentials import credentials_in, places_of
+    from odf_common.dataset.plain_credentials import credentials_in, places_of
 
     request = LastEventRequest(ref=alias, kind="SetPollingSource")
     try:
