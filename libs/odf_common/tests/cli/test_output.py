@@ -8,7 +8,14 @@ import click
 import pyarrow as pa
 import pytest
 
-from odf_common.cli.output import Declined, confirm, output_option, print_object, print_rows
+from odf_common.cli.output import (
+    Declined,
+    confirm,
+    output_option,
+    print_bytes,
+    print_object,
+    print_rows,
+)
 from odf_common.cli.rows import print_records
 
 RECORDS = 3
@@ -148,3 +155,13 @@ def test_numbers_that_json_does_not_have_are_shown_alike_inside_and_outside_of_l
     print_records(table, "json")
     (row,) = json.loads(capsys.readouterr().out)
     assert row == {"one": "nan", "list": ["nan", 1.5, "-inf", None], "text": ["nan"]}
+
+
+def test_bytes_reach_a_pipe_as_they_are_and_a_terminal_as_text(
+    capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_bytes(b"a\xff\x1b[0m")
+    assert capsysbinary.readouterr().out == b"a\xff\x1b[0m\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_bytes(b"a\xff\x1b[0m")
+    assert capsysbinary.readouterr().out == b"a\\xff\\x1b[0m\n"
