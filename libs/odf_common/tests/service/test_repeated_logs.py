@@ -11,9 +11,9 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.http_exceptions import BadStatusLine
 
-from odf_common.service import malformed_requests
-from odf_common.service.malformed_requests import MALFORMED, SERVER, TEXT, MalformedRequests
-from odf_common.service.repeated_logs import RepeatedLogs, RepeatLimits
+from odf_common.adapters import malformed_requests
+from odf_common.adapters.malformed_requests import MALFORMED, SERVER, TEXT, MalformedRequests
+from odf_common.service.logging import RepeatedLogs, RepeatLimits
 
 Message = str | dict[str, object]
 

@@ -26,6 +26,7 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.key_files import has_dataset_key
+from odf_common.adapters.malformed_requests import count_malformed_requests
 from odf_common.adapters.redis import RedisStateCache
 from odf_common.codec.envelopes import decode
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
@@ -33,7 +34,6 @@ from odf_common.errors import InvalidInput, OdfError
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.service import logging, metrics
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
-from odf_common.service.malformed_requests import count_malformed_requests
 from odf_common.service.protection import require_protected, why_another_user, why_not_local
 from odf_common.service.settings import Settings, load
 from odf_coordinator.catalog.registry import Datasets

@@ -11,13 +11,13 @@ from typing import Final
 import structlog
 from aiohttp import web
 
+from odf_common.adapters.malformed_requests import count_malformed_requests
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.socket_users import are_users_known
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Unavailable
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.retry import keep_trying
-from odf_common.service.malformed_requests import count_malformed_requests
 from odf_common.service.protection import USERS_UNKNOWN, http_tls
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
