@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
-from aiohttp import web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from odf_common.adapters.networks import PUBLIC, Networks
@@ -172,10 +172,12 @@ def application(
             resource = resources[path]
             methods = ("GET", "HEAD") if endpoint.method == "GET" else (endpoint.method,)
             for method in methods:
-                route = resource.add_route(method, endpoint.handler, expect_handler=endpoint.expect_handler)
+                expect_handler = endpoint.expect_handler or _say_continue
+                route = resource.add_route(method, endpoint.handler, expect_handler=expect_handler)
                 served[route] = endpoint
     for resource in resources.values():
         _refuse_other_methods(resource, served)
+    app.router.add_route(ANY_METHOD, "/{path:.*}", _no_route, expect_handler=_say_continue)
     return app
 
 
@@ -213,7 +215,7 @@ def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute
     async def refuse(request: web.Request) -> web.Response:
         raise web.HTTPMethodNotAllowed(request.method, endpoints, text="")
 
-    route = resource.add_route(ANY_METHOD, refuse)
+    route = resource.add_route(ANY_METHOD, refuse, expect_handler=_say_continue)
     served[route] = Endpoint(
         method=ANY_METHOD,
         path=any_of_them.path,
@@ -221,6 +223,20 @@ def _refuse_other_methods(resource: web.Resource, served: dict[web.AbstractRoute
         summary="Not allowed.",
         action=any_of_them.action and Action.WRITE,
     )
+
+
+async def _say_continue(request: web.Request) -> None:
+    """Ask for the body, if the client waits for that; aiohttp's own handler fails for a header that is no text."""
+    expected = request.headers.get(hdrs.EXPECT, "").lower()
+    if expected != "100-continue":
+        raise web.HTTPExpectationFailed(text="only 100-continue can be expected")
+    if request.version == HttpVersion11:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # as the answer has not begun
+
+
+async def _no_route(_: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound(text=NO_ROUTE)
 
 
 def _forwarding(proxies: Networks) -> Middleware:
@@ -259,7 +275,10 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
             log.warning("cannot decide on a request", code=error.code, why=str(error), advice=error.advice())
             return web.Response(status=503, headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
         if endpoint is None:
-            raise web.HTTPNotFound(text=NO_ROUTE)
+            return await _no_route(request)
+        odd = _header_that_is_no_text(request)
+        if odd is not None:
+            return _bad_header(odd, endpoint)
         if endpoint.action is not None:
             return await _handled(request, handler)
         try:
@@ -271,6 +290,31 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         return response
 
     return authorize
+
+
+def _header_that_is_no_text(request: web.Request) -> str | None:
+    """Return the name of a header whose bytes are not UTF-8; None without one.
+
+    aiohttp keeps such bytes as lone surrogates, which no message, log or database takes. Those of a query and a path
+    stay escaped.
+    """
+    for name, value in request.headers.items():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return name
+    return None
+
+
+def _bad_header(name: str, endpoint: Endpoint) -> web.Response:
+    text = f"header {name}: it is not UTF-8"
+    # Clients of other implementations read the reason of a refused upgrade as text.
+    is_upgrade = 101 in endpoint.statuses
+    return (
+        web.Response(status=400, text=text)
+        if is_upgrade
+        else web.json_response({"message": text}, status=400)
+    )
 
 
 async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -415,7 +459,7 @@ def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
         address=request.remote or "",
         forwarded_for=request.headers.get(FORWARDED_FOR, ""),
         method=request.method,
-        route="" if resource is None else resource.canonical,
+        route="" if endpoint is None or resource is None else resource.canonical,
         action=_action(endpoint, request) if endpoint is not None and has_dataset else "",
         dataset=name_in_path(request) if has_dataset else "",
     )

@@ -279,6 +279,8 @@ def _unfit(request: web.Request) -> web.Response | None:
         return web.Response(status=400, text="Connection header did not include 'upgrade'")
     if request.headers.get("Upgrade", "").lower() != "websocket":
         return web.Response(status=400, text="`Upgrade` header did not include 'websocket'")
+    if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii():  # aiohttp fails for it
+        return web.Response(status=400, text=f"`{hdrs.SEC_WEBSOCKET_KEY}` is not base64")
     version = request.headers.get(VERSION_HEADER)
     if version is None:
         return web.Response(status=400, text=f"Header of type `{VERSION_HEADER}` was missing")
