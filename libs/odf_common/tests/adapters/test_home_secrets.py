@@ -56,7 +56,7 @@ def test_another_user_learns_whose_home_it_is(tmp_path: Path) -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
         with pytest.raises(HomeOfAnotherUser) as refused:
             find_secret(tmp_path, "grpc")
-        os._exit(0 if "run the command as" in refused.value.advice() else 1)
+        os._exit(0 if "run the command as that user" in refused.value.advice() else 1)
     assert os.waitpid(child, 0)[1] == 0
     owner = pwd.getpwuid(tmp_path.stat().st_uid).pw_name
     assert f"belongs to user {owner}" in str(HomeOfAnotherUser.at(tmp_path))

@@ -46,7 +46,7 @@ class HomeOfAnotherUser(Refused):
 
     def advice(self) -> str:
         """Return how to use the node, or another one."""
-        return f"run the command as {self.user}, or set ODF_HOME to a home of your own"
+        return "run the command as that user, or set ODF_HOME to a home of your own"
 
 
 def secret_file(home: Path, name: str) -> Path:
