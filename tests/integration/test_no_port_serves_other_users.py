@@ -6,6 +6,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,9 +44,10 @@ def ports_of(node: EmbeddedNode) -> list[Port]:
     listening = dict(listening_sockets())
     found: list[Port] = []
     for pid in descendants(node.node.pid):
-        part = environment_of(pid).get("ODF_PART", "supervisor")
-        inodes = sockets_of(pid) & listening.keys()
-        found += [Port(address=listening[inode], part=part) for inode in inodes]
+        with suppress(FileNotFoundError, ProcessLookupError):  # a process that has ended listens on none
+            part = environment_of(pid).get("ODF_PART", "supervisor")
+            inodes = sockets_of(pid) & listening.keys()
+            found += [Port(address=listening[inode], part=part) for inode in inodes]
     return found
 
 
@@ -69,9 +71,12 @@ def address_of(text: str) -> tuple[str, int]:
 
 def descendants(pid: int) -> Iterator[int]:
     yield pid
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            yield from descendants(int(child))
+    children: list[str] = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += (task / "children").read_text().split()
+    for child in children:
+        yield from descendants(int(child))
 
 
 def sockets_of(pid: int) -> set[int]:
