@@ -262,8 +262,8 @@ class Settings:
     http_ingest: str = _option(
         one_of("loopback", "anywhere", "off"),
         "loopback",
-        "who may push over HTTP without a token: programs on this machine (loopback), anywhere, or off, so that "
-        "these programs also need one to read private datasets; always off on a multi-tenant node",
+        "who may push over HTTP without a token: programs of the node's user on this machine (loopback), anywhere, or "
+        "off, so that these programs also need one to read private datasets; always off on a multi-tenant node",
     )
     tenancy: str = _option(
         one_of(SINGLE_TENANT, MULTI_TENANT),
