@@ -12,6 +12,7 @@ from odf_common.adapters.local import durable
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
+from odf_common.cli.rows import arrow_table
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
@@ -333,9 +334,9 @@ def test_a_query_over_an_unknown_table_names_the_nearest_dataset(pair: Coordinat
 
 def test_a_query_reads_all_slices(pair: Coordinator) -> None:
     pair.push("cities", "Rome", minute=1)
-    assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 2
+    assert arrow_table(pair.record_reader.query("SELECT * FROM `cities`")).num_rows == 2
     pair.push("cities", "Bonn", minute=2)
-    assert pair.record_reader.query("SELECT * FROM `cities`").num_rows == 3
+    assert arrow_table(pair.record_reader.query("SELECT * FROM `cities`")).num_rows == 3
 
 
 def test_what_a_query_found_is_sent_whole_in_pieces() -> None:
@@ -364,7 +365,7 @@ def test_a_tail_of_nothing_has_the_declared_columns(node: Coordinator, root: str
 def test_a_dotted_name_without_backticks_is_explained(pair: Coordinator) -> None:
     with pytest.raises(InvalidQuery, match=r"put a name with dots in backticks: `cities\.copy`"):
         pair.record_reader.query("SELECT * FROM cities.copy")
-    assert pair.record_reader.query("SELECT * FROM `cities.copy`").num_rows == 1
+    assert arrow_table(pair.record_reader.query("SELECT * FROM `cities.copy`")).num_rows == 1
 
 
 def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_deleted(

@@ -35,6 +35,8 @@ BUSY = WORKER.replace(
 WATCHING = """
 import os, subprocess, sys, time
 from types import SimpleNamespace
+from odf_common.service.environment import IsolatedEnvironment
+from odf_common.service.settings import Settings
 from odf_engine_spark.server import service
 from odf_engine_spark.spark import heartbeat
 from odf_engine_spark.spark.jvm import Spark
@@ -45,14 +47,14 @@ def answer():
     with open(sys.argv[1] + ".asked", "a") as file:
         file.write("?")
     time.sleep(THINKS)
-def start(master):
+def start(master, limits):
     machine = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with open(f"{sys.argv[1]}.{os.getpid()}", "w") as file:
         file.write(f"{machine.pid}\\n")
     context = SimpleNamespace(_gateway=SimpleNamespace(proc=machine))
     return Watched(SimpleNamespace(sparkContext=context, stop=machine.kill))
 service.start, service.HUNG_AFTER_SECONDS, heartbeat.PROBE_INTERVAL_SECONDS = start, HUNG, 0.01
-service.build_worker(SimpleNamespace(settings=SimpleNamespace(spark_master="", signed_columns=False, engine="")))
+service.build_worker(IsolatedEnvironment(settings=Settings.from_env({"ODF_ENGINE": "127.0.0.1:1"})))
 with open(sys.argv[1], "a") as file:
     file.write(f"{os.getpid()}\\n")
 time.sleep(600)

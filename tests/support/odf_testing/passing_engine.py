@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -117,6 +117,15 @@ class PassingEngine:
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
         slices = [read_slice(Path(path)) for table in tables for path in table.data_paths]
         return pa.concat_tables(slices) if slices else tables[0].schema.empty_table()
+
+    def query_stream(
+        self, sql: str, tables: tuple[QueryTable, ...], is_wanted: IsWanted = always
+    ) -> Iterator[bytes]:
+        table = self.query(sql, tables)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        yield sink.getvalue().to_pybytes()
 
     def _checkpoint(self, request: TransformRequest) -> Timestamp | None:
         before = request.prev_checkpoint_path

@@ -1,6 +1,6 @@
 """The engine as its callers see it (spec: Engine Contract)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -168,3 +168,11 @@ class Engine(Protocol):
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
         """Run an ad-hoc query over whole datasets."""
+
+    def query_stream(
+        self, sql: str, tables: tuple[QueryTable, ...], is_wanted: IsWanted = always
+    ) -> Iterator[bytes]:
+        """Run an ad-hoc query, and yield its result as chunks of an Arrow IPC stream, as they come.
+
+        Raises `QueryNotWanted` soon after `is_wanted` returns False; the query is cancelled then.
+        """

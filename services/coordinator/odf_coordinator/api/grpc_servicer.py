@@ -121,8 +121,8 @@ class Servicer(CoordinatorServicer):
 
     def Query(self, request: wire.SqlRequest, context: grpc.ServicerContext) -> Iterator[wire.ArrowBytes]:
         """Iterate over the Arrow stream of a query's result."""
-        table = self._parts.record_reader.query(request.sql)
-        return (wire.ArrowBytes(ipc=chunk) for chunk in ipc_chunks(table))
+        chunks = self._parts.record_reader.query(request.sql, context.is_active)
+        return (wire.ArrowBytes(ipc=chunk) for chunk in chunks)
 
     def Pull(self, request: wire.PullRequest, context: grpc.ServicerContext) -> Iterator[wire.PullItem]:
         """Iterate over the steps of a pull."""

@@ -8,13 +8,13 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
-from odf_common.ports.engine import Engine, QueryTable
+from odf_common.ports.engine import Engine, IsWanted, QueryTable, always
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.definitions.declared_schemas import schema_of
 from odf_coordinator.storage.slice_index import Slices
 
 CHUNK_BYTES: Final = 1 << 20  # of one message
-_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # linear without an end, too
 
 
 @dataclass(eq=False, kw_only=True)
@@ -39,8 +39,11 @@ class RecordReader:
         schema = schema_of(handle.state)
         return pa.table({}) if schema is None else schema.empty_table()
 
-    def query(self, sql: str) -> pa.Table:
-        """Return the result of a SQL query over datasets by name."""
+    def query(self, sql: str, is_wanted: IsWanted = always) -> Iterator[bytes]:
+        """Return the result of a SQL query over datasets by name, as chunks of an Arrow IPC stream.
+
+        The query is cancelled once `is_wanted` returns False.
+        """
         if not _COMMENT.sub("", sql).strip("; \t\r\n"):
             raise InvalidQuery(text="the query is empty")
         names = self.engine.tables_of(sql)
@@ -48,7 +51,7 @@ class RecordReader:
         for name in names:
             if "." in name and f"`{name}`" not in sql:
                 raise InvalidQuery(text=f"put a name with dots in backticks: `{name}`")
-        return self.engine.query(sql, tables)
+        return self.engine.query_stream(sql, tables, is_wanted)
 
     def _table(self, name: str) -> QueryTable:
         handle = self._named(name)

@@ -4,9 +4,11 @@
 padded so that positions in error messages stay right. `/*+ LATE('2 days') */` is a hint, which Spark ignores.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from odf_common.errors import InvalidQuery
@@ -14,22 +16,31 @@ from odf_common.metadata.steps import TemporalTable
 from odf_engine_spark.analysis.columns import AsOf
 from odf_engine_spark.analysis.intervals import interval_of
 from odf_engine_spark.spark.error_messages import TOO_DEEP
+from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.tree import Tree
 
 _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
+# Each alternative ends at the end of the text if nothing else ends it: looked for again at each quote, that would take
+# time with the square of the length.
+_STRING: Final = r"'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z)|\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)"
+_LINE_COMMENT: Final = r"--(?:\\\n|[^\r\n])*"
+_COMMENT: Final = r"/\*(?!\+).*?(?:\*/|\Z)"
 _AS_OF: Final = re.compile(
-    r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|--(?:\\\n|[^\r\n])*|/\*(?!\+).*?\*/|"
-    rf"(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
+    rf"{_STRING}|{_LINE_COMMENT}|{_COMMENT}|"
+    rf"(?<!\w)(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
     r"(?P<more>\s*[('\"])?"
     rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?",
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
 _CLOSED: Final = {")": "(", "END": "CASE"}  # by the closing token
+_LONGEST_WORD: Final = 6  # of those below: SELECT
+_SHORTER: Final = "put the values into a dataset, and join it"
 _MAX_NESTING: Final = {"(": 1000, "CASE": 8}
 _TOKEN: Final = re.compile(
-    r"(?P<line>--(?:\\\n|[^\r\n])*)|(?P<comment>/\*(?!\+).*?\*/)|`[^`]*`|(?P<raw>[rR](?:'[^']*'|\"[^\"]*\"))|(?P<word>[A-Za-z_]\w*)|"
-    r"(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|\S",
+    rf"(?P<line>{_LINE_COMMENT})|(?P<comment>{_COMMENT})|`[^`]*(?:`|\Z)|"
+    r"(?P<raw>[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))|(?P<word>[A-Za-z_]\w*)|\d\w*|"
+    rf"(?P<text>{_STRING})|\S",
     re.DOTALL,
 )
 _TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ")
@@ -68,14 +79,32 @@ def read_text(sql: str, temporal: Sequence[TemporalTable]) -> Text:
     return Text(_AS_OF.sub(replaced, sql), tables)
 
 
-def check_depth(sql: str) -> None:
-    """Raise `InvalidQuery` if expressions are nested so deeply that parsing would take too long.
+def check_steps(queries: Sequence[str], limits: QueryLimits) -> None:
+    """Raise `InvalidQuery` if the steps of a transform are too many, or too long together."""
+    if len(queries) > limits.steps:
+        raise InvalidQuery(
+            text=f"the transform has {len(queries):,} steps, more than {limits.steps:,}: split it into datasets"
+        )
+    _check_length(sum(map(len, queries)), limits)
+
+
+def check_text(sql: str, limits: QueryLimits) -> None:
+    """Raise `InvalidQuery` if parsing would take too long: of long texts, long lists, and deeply nested expressions.
 
     Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
     """
+    _check_length(len(sql), limits)
+    tokens = islice((token[0] for token in _TOKEN.finditer(sql)), limits.tokens + 1)
+    words = [token if len(token) > _LONGEST_WORD else token.upper() for token in tokens]
+    if len(words) > limits.tokens:
+        raise InvalidQuery(text=f"the query has more than {limits.tokens:,} words and signs: {_SHORTER}")
+    _check_lists(words, limits)
+    _check_nesting(words)
+
+
+def _check_nesting(words: Sequence[str]) -> None:
     deep, before = dict.fromkeys(_MAX_NESTING, 0), ""
-    for token in _TOKEN.finditer(sql):
-        word = token[0].upper()
+    for word in words:
         if before == ".":  # a column's name
             pass
         elif word in _CLOSED:
@@ -85,6 +114,30 @@ def check_depth(sql: str) -> None:
             if deep[word] > _MAX_NESTING[word]:
                 raise InvalidQuery(text=f"{TOO_DEEP}: more than {_MAX_NESTING[word]} nested {word}")
         before = word
+
+
+def _check_lists(words: Sequence[str], limits: QueryLimits) -> None:
+    """Refuse long lists in parentheses, unless they are those of a query."""
+    items, before = [-math.inf], ""  # of each open parenthesis
+    for word in words:
+        if word == "(":
+            items.append(1)
+        elif before == "(" and word == "SELECT":
+            items[-1] = -math.inf
+        elif word == ")" and len(items) > 1:
+            items.pop()
+        elif word == ",":
+            items[-1] += 1
+            if items[-1] > limits.list_items:
+                raise InvalidQuery(text=f"the query lists more than {limits.list_items:,} values: {_SHORTER}")
+        before = word
+
+
+def _check_length(characters: int, limits: QueryLimits) -> None:
+    if characters > limits.text_characters:
+        raise InvalidQuery(
+            text=f"the query has {characters:,} characters, more than {limits.text_characters:,}: {_SHORTER}"
+        )
 
 
 def check_moments(sql: str) -> None:

@@ -11,9 +11,17 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
-from odf_engine_spark.analysis.dialect import check_depth, check_moments, check_windows, lateness, read_text
+from odf_engine_spark.analysis.dialect import (
+    check_moments,
+    check_steps,
+    check_text,
+    check_windows,
+    lateness,
+    read_text,
+)
 from odf_engine_spark.analysis.emission_fingerprint import Fingerprint, fingerprint_of
 from odf_engine_spark.analysis.plan_shape import shape_of
+from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
 from odf_engine_spark.analysis.times import Time
 from odf_engine_spark.plan.compiler import Compiler
@@ -83,7 +91,7 @@ def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
 
 def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
     """Return a query's parsed plan; raises `InvalidQuery` with line and position, and for commands."""
-    check_depth(sql)
+    check_text(sql, spark.limits)
     try:
         plan = spark.parse(sql)
         tree = tree_of(plan)
@@ -157,6 +165,8 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None
+    sizes = {name.lower(): table_size(schema) for name, schema in schemas.items()}
+    check_steps([step.query for step in steps_of(transform)], spark.limits)
     for name, schema in schemas.items():
         # Analysis needs columns only; records are bound to the compiled plan with each request.
         tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
@@ -168,8 +178,10 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
                 if table.table.lower() not in tables:
                     raise InvalidQuery(text=f"AS OF {table.time}: {no_table(table.table)}")
                 tables[table.table.lower()].createOrReplaceTempView(quoted(view))
+                sizes[view] = sizes[table.table.lower()]
             as_of.update(text.tables)
             plan, tree = parsed(spark, text.sql)
+            size = check_size(tree, sizes, spark.limits)
             check_moments(text.sql)
             check_windows(tree)
             late = lateness(tree) or late
@@ -179,7 +191,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
             check_transform(whole)
         if step.alias is None:
             return _AnalysedPlan(analysed, whole, as_of, late)
-        tables[step.alias.lower()] = frame
+        tables[step.alias.lower()], sizes[step.alias.lower()] = frame, size
         frame.createOrReplaceTempView(quoted(step.alias))
     raise AssertionError("the last step has no alias")
 

@@ -27,11 +27,12 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
-from odf_engine_spark.analysis.dialect import read_text
+from odf_engine_spark.analysis.dialect import check_steps, read_text
 from odf_engine_spark.analysis.sandbox import tables
 from odf_engine_spark.plan.prepared import PlannedInput, parsed, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
+    ipc_chunks,
     migrated,
     migration_of,
     progress,
@@ -41,7 +42,7 @@ from odf_engine_spark.server.messages import (
     transform_of,
     vocabulary_of,
 )
-from odf_engine_spark.server.requests import Requests
+from odf_engine_spark.server.requests import MemoryRetry, Requests
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.adhoc import run_query, run_raw, tables_in
@@ -67,6 +68,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self._steps, self._batches, self._queries = requests(), requests(), requests()
         # Requests that only analyse SQL do not queue behind those that run it.
         self._questions = requests()
+        self._memory = MemoryRetry()
 
     def ExecuteTransform(
         self, request: engine_pb2.TransformRequest, context: grpc.ServicerContext
@@ -77,7 +79,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             def execute() -> TransformResponse:
                 transform_request = transform_of(request.flatbuffer)
                 self._identity.require(transform_request.transform)
-                return self._transforms.execute(transform_request, reports)
+                return self._memory.run(lambda: self._transforms.execute(transform_request, reports))
 
             refused, failed = TransformResponseInvalidQuery, TransformResponseInternalError
             return _response("transform", execute, reports, refused=refused, failed=failed)
@@ -96,7 +98,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             def execute() -> RawQueryResponse:
                 raw_request = decode_message(RawQueryRequest, request.flatbuffer)
                 self._identity.require(raw_request.transform)
-                return run_raw(self._spark, raw_request)
+                return self._memory.run(lambda: run_raw(self._spark, raw_request))
 
             refused, failed = RawQueryResponseInvalidQuery, RawQueryResponseInternalError
             return _response("raw query", execute, reports, refused=refused, failed=failed)
@@ -118,26 +120,27 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
         migration = migration_of(request)
         self._identity.require(migration.new.transform)
-        return migrated(self._queries.result(context, lambda _: migrate(self._transforms, migration)))
+        return migrated(
+            self._queries.result(
+                context, lambda _: self._memory.run(lambda: migrate(self._transforms, migration))
+            )
+        )
 
     def Query(
         self, request: engine_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> Iterator[engine_pb2.ArrowChunk]:
         """Return the result of an ad-hoc query as an Arrow IPC stream in chunks; raises `InvalidQuery`."""
         query_tables = tables_of(request)
-        for report in self._queries.reports(
-            context, lambda _: run_query(self._spark, request.sql, query_tables)
-        ):
+
+        def work(progress: Progress) -> pa.RecordBatchReader:
+            return self._memory.run(lambda: run_query(self._spark, request.sql, query_tables, progress))
+
+        for report in self._queries.reports(context, work):
             if report.done is None:
                 yield engine_pb2.ArrowChunk()
                 continue
-            result = report.done.result()
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, result.schema) as stream:
-                stream.write_table(result)
-            raw = memoryview(sink.getvalue())
-            for start in range(0, len(raw), CHUNK_BYTES):
-                yield engine_pb2.ArrowChunk(ipc=bytes(raw[start : start + CHUNK_BYTES]))
+            for chunk in ipc_chunks(report.done.result(), CHUNK_BYTES):
+                yield engine_pb2.ArrowChunk(ipc=chunk)
 
     def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
         if request.sql:
@@ -172,6 +175,7 @@ def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
     steps = steps_of(transform)
     own = {str(step.alias).lower() for step in steps[:-1]}
     read: dict[str, None] = {}
+    check_steps([step.query for step in steps], spark.limits)
     for step in steps:
         text = read_text(step.query, transform.temporal_tables or ())
         for name in tables(parsed(spark, text.sql)[1]):

@@ -1,8 +1,9 @@
 """Conversions between the engine's messages and domain values; what arrives is validated here."""
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -109,3 +110,43 @@ def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
 def progress(now: EngineProgress) -> engine_pb2.Progress:
     """Return a progress report as a message."""
     return engine_pb2.Progress(stage=now.stage, rows=now.rows, total=now.total, late=now.late)
+
+
+def ipc_chunks(records: pa.RecordBatchReader, size: int) -> Iterator[bytes]:
+    """Yield one Arrow IPC stream in chunks of at most `size` bytes, a batch of records in memory at a time."""
+    sink = _Sink()
+    with pa.ipc.new_stream(sink, records.schema) as stream:
+        for batch in records:
+            stream.write_batch(batch)
+            if sink.waiting >= size:
+                yield from sink.take_chunks(size)
+    yield from sink.take_chunks(size)
+
+
+class _Sink(io.RawIOBase):
+    """A file of which the written part can be taken away."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._position = 0
+        self.waiting = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, part: Any) -> int:  # noqa: ANN401 - bytes, or a buffer of Arrow
+        self._parts.append(bytes(part))
+        self._position += len(part)
+        self.waiting += len(part)
+        return len(part)
+
+    def take_chunks(self, size: int) -> Iterator[bytes]:
+        """Yield what was written since the last call."""
+        whole = b"".join(self._parts)
+        self._parts.clear()
+        self.waiting = 0
+        for start in range(0, len(whole), size):
+            yield whole[start : start + size]

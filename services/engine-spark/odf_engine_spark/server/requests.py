@@ -4,6 +4,7 @@ Every request is one job group, which is cancelled when its caller disconnects o
 runs, its caller gets a heartbeat every second as long as the JVM responds, so silence means that something is wrong.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -14,6 +15,7 @@ from uuid import uuid4
 import structlog
 
 from odf_common.ports.engine import EngineProgress
+from odf_engine_spark.spark.error_messages import QueryOutOfMemory
 from odf_engine_spark.spark.job_group import begin, cancel
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress, RequestCancelled
@@ -42,6 +44,34 @@ class Report(Generic[T]):
     done: Future[T] | None = None
 
 
+class MemoryRetry:
+    """Runs requests of which one may fill the heap, so that others run out of memory as well. Thread-safe.
+
+    What has run out of memory next to others runs once more, one at a time: then it has the memory that it needs, or
+    needs too much.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._turn = threading.Lock()
+        self._running = 0
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, which may run twice; raises `QueryOutOfMemory`."""
+        with self._guard:
+            self._running += 1
+        try:
+            return work()
+        except QueryOutOfMemory:
+            if self._running == 1:
+                raise
+            with self._turn:
+                return work()
+        finally:
+            with self._guard:
+                self._running -= 1
+
+
 class Requests:
     """Runs requests on a session."""
 
@@ -64,14 +94,14 @@ class Requests:
 
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
         """Yield reports, the first immediately, the last with the finished work."""
-        progress = Progress()
         name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names forever
+        progress = Progress(stop=lambda: self._endings.submit(self._cancel, name))
         future = self._pool.submit(self._run, name, progress, work)
 
         def end() -> None:
             if not future.done() and not future.cancel():
                 progress.cancel()
-                self._endings.submit(self._cancel, name)
+                progress.stop()
 
         if not call.add_callback(end):
             end()

@@ -17,6 +17,7 @@ from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.standby import NotWanted, await_turn
 from odf_engine_spark.spark.heartbeat import Heartbeat
 from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.session import start
 
 log = structlog.stdlib.get_logger(__name__)
@@ -29,7 +30,8 @@ EXIT_JVM_LOST: Final = 70  # exit code: the supervisor restarts the process
 def build(env: IsolatedEnvironment) -> Service:
     """Return the service once its session is warm: it listens only then, so no client meets a slow first query."""
     settings = env.settings
-    spark = start(settings.spark_master)
+    limits = QueryLimits(run_seconds=settings.query_timeout_ms / 1000, result_bytes=settings.query_max_bytes)
+    spark = start(settings.spark_master, limits=limits)
     heartbeat = Heartbeat(spark)
     return Service(
         name="engine-spark",

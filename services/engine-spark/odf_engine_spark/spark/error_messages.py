@@ -1,17 +1,30 @@
 """Spark's errors as users need them: message, line and position; no plan, no stack trace of the JVM."""
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
-from odf_common.errors import InvalidQuery, nearest
+from odf_common.errors import InvalidQuery, StorageUnavailable, nearest
 from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS, REFUSED_FUNCTIONS
 
 # What a call into the JVM may raise, and what its plans may be nested too deeply for.
 FAULTS: Final = (PySparkException, Py4JJavaError, RecursionError)
 TOO_DEEP: Final = "the query is nested too deeply: split it into steps, or use fewer parentheses"
+TOO_LARGE: Final = (
+    "the query needs too much memory: read fewer records with a WHERE, make shorter strings and lists, or aggregate "
+    "before you join"
+)
+TOO_MANY_ROWS: Final = (
+    "the query needs too much memory: its result has more than 512 MiB for the records of one run; make fewer or "
+    "shorter rows of each record"
+)
+# Java's heap is full, or Spark's part of it.
+_NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY")
+_NO_ROOM: Final = re.compile(r"is bigger than\s+(?:local\s+)?(?:maxResultSize|spark\.driver\.maxResultSize)")
+_DISK_FULL: Final = "No space left on device"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
     r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."
@@ -25,11 +38,32 @@ class EngineFault(RuntimeError):
     """Spark failed for a reason outside the query."""
 
 
+@dataclass(eq=False, kw_only=True)
+class QueryOutOfMemory(InvalidQuery):
+    """The query, or another that ran at the same time, filled the JVM's heap."""
+
+    text: str | None = TOO_LARGE
+
+    @property
+    def code(self) -> str:
+        """Return the name of the family: callers see one error of the engine."""
+        return InvalidQuery.__name__
+
+
 def query_fault(error: Exception) -> InvalidQuery:
-    """Return Spark's error as the user's error; raises `EngineFault` if the query did not cause it."""
+    """Return Spark's error as the user's error; raises `EngineFault` if the query did not cause it.
+
+    Raises `StorageUnavailable` if the disk is full.
+    """
     if isinstance(error, RecursionError) or _overflowed(error):
         return InvalidQuery(text=TOO_DEEP)
     state, text = _said(error)
+    if _NO_MEMORY.search(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text):
+        return QueryOutOfMemory()
+    if _DISK_FULL in text:
+        raise StorageUnavailable(why=_DISK_FULL, remedy="free some space on the disk of TMPDIR") from error
+    if _NO_ROOM.search(text):
+        return InvalidQuery(text=TOO_MANY_ROWS)
     text = _STACK.sub("", text.strip())
     # Some errors of the analyser have no SQL state: a window of a month, INTERVAL 1 HOUR.
     is_stateless = state is None and isinstance(error, AnalysisException)

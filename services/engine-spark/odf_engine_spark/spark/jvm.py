@@ -10,7 +10,7 @@ import select
 import subprocess
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from py4j.protocol import STATIC_PREFIX
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.tree import Tree, read_tree
 
 Java = Any  # an object of the JVM
@@ -34,10 +35,11 @@ class Spark:
     """One isolated session of the warm JVM: its own views and settings, shared threads and caches."""
 
     session: SparkSession
+    limits: QueryLimits = field(default_factory=QueryLimits)
 
     def isolated(self) -> "Spark":
         """Return a new isolated session on the same JVM."""
-        return Spark(self.session.newSession())
+        return replace(self, session=self.session.newSession())
 
     def classes(self, package: str) -> "Classes":
         """Return the classes of a Java package."""
@@ -118,7 +120,7 @@ class Spark:
         """Return a new session whose relations stay in Arrow format until a task reads them, however small they are."""
         session = self.session.newSession()
         session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")
-        return Spark(session)
+        return replace(self, session=session)
 
     def relation(self, records: pa.Table, at_a_time: int | None = None) -> Java:
         """Return records as a leaf of a plan; the columns have Spark's types already. They pass through memory only.

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from odf_common.ports.engine import EngineProgress
@@ -14,7 +15,9 @@ class RequestCancelled(RuntimeError):
 class Progress:
     """The progress of one request. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[], object] = lambda: None) -> None:
+        """`stop` ends the jobs of the request, without waiting for that."""
+        self.stop = stop
         self._guard = threading.Lock()
         self._now = EngineProgress()
         self._is_cancelled = False

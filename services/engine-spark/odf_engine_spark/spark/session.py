@@ -4,7 +4,9 @@ Fixed settings make equal requests give equal bits: UTC, ANSI, no adaptive plans
 SQL's access to the outside world (layer 2 of the sandbox).
 """
 
+import atexit
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,6 +22,8 @@ from odf_engine_spark.spark.function_registry import remove_unlisted
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.launching import bound_to_us
 from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS
+from odf_engine_spark.spark.query_limits import QueryLimits
+from odf_engine_spark.spark.stored_result import LOCAL_FOLDER
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -53,6 +57,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.locality.wait": "0",
     "spark.scheduler.mode": "FAIR",
     "spark.shuffle.compress": "false",
+    "spark.rdd.compress": "false",  # results of ad-hoc queries are read from Spark's files
+    # The heap holds several copies of a result; a larger one would fill it, and be waited for forever.
+    "spark.driver.maxResultSize": "512m",
     "spark.cleaner.periodicGC.interval": "1h",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.sql.catalogImplementation": "in-memory",
@@ -94,7 +101,11 @@ ARCHIVE: Final = Path(sys.prefix) / "share" / "odf" / "spark.jsa"  # Spark's cla
 
 
 def start(
-    master: str, *, archive_to: Path | None = None, variables: Mapping[str, str] | None = None
+    master: str,
+    *,
+    limits: QueryLimits | None = None,
+    archive_to: Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Spark:
     """Return a session that has run a query of each shape; the JVM dies with this process, however that ends.
 
@@ -106,6 +117,7 @@ def start(
     AccumulatorTCPServer.handle_error = _note_refused  # type: ignore[method-assign, assignment]
     warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # created by Spark, stays empty
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
+    builder = builder.config(LOCAL_FOLDER, _own_folder())
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     options = f'{_JAVA_OPTIONS} {_CLOSED_JAVA} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
@@ -115,7 +127,7 @@ def start(
         options += f" -XX:SharedArchiveFile={ARCHIVE}"
     builder = builder.config(_OPTIONS, options)
     with bound_to_us(variables or {}):
-        spark = Spark(builder.getOrCreate())
+        spark = Spark(builder.getOrCreate(), limits or QueryLimits())
     remove_unlisted(spark, ALLOWED_FUNCTIONS)
     _warm(spark)
     return spark
@@ -124,6 +136,15 @@ def start(
 def _note_refused(_: object, __: object, ___: object) -> None:
     """Log that Spark refused a connection: its own way prints a traceback, for anyone who can connect to the port."""
     log.warning("a connection to a port of Spark was refused", why=type(sys.exception()).__name__)
+
+
+def _own_folder() -> str:
+    """Return a new folder for Spark's files, which is removed when the process exits normally."""
+    folder = tempfile.mkdtemp(prefix="odf-spark-")
+    atexit.register(
+        shutil.rmtree, folder, ignore_errors=True
+    )  # after the JVM, which is started later, has exited
+    return folder
 
 
 def _warm(spark: Spark) -> None:

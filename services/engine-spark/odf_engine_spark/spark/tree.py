@@ -48,9 +48,11 @@ class Tree:
 
     def walk(self) -> Iterator["Tree"]:
         """Yield this node, everything in its fields, and everything below."""
-        yield self
-        for tree in (*self.inner(), *self.children):
-            yield from tree.walk()
+        waiting = [self]
+        while waiting:
+            tree = waiting.pop()
+            yield tree
+            waiting.extend(reversed((*tree.inner(), *tree.children)))
 
 
 def read_tree(nodes: Sequence[Mapping[str, Any]]) -> Tree:

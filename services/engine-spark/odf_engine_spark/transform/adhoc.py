@@ -20,18 +20,22 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import QueryTable
+from odf_engine_spark.analysis.dialect import check_steps
+from odf_engine_spark.analysis.plan_size import PlanSize, check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_query
 from odf_engine_spark.analysis.sandbox import tables as tables_of
 from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
-from odf_engine_spark.spark.progress import ms_since
+from odf_engine_spark.spark.progress import Progress, ms_since
+from odf_engine_spark.spark.stored_result import is_ascending, run_into_files, time_limit
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
 log = structlog.stdlib.get_logger(__name__)
 
 RAW_INPUT: Final = "input"
+OFFSET: Final = "offset"
 BIGINT_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
 MAX_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables are scanned by Spark
@@ -45,8 +49,12 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     schema = spark_schema_of(slice_schema(files[0]))
     batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
     spark = warm.isolated()
+    check_steps([step.query for step in steps], spark.limits)
     spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
-    result = _run(spark, steps)
+    try:
+        result = spark.collect(_preprocessing(spark, steps, len(schema)))
+    except FAULTS as error:
+        raise query_fault(error) from error
     stored = result.cast(output_schema_of(result.schema), safe=False)
     # Not a slice yet: it has no offsets, and its columns may come in any order.
     pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
@@ -54,23 +62,31 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     return RawQueryResponseSuccess(num_records=len(stored))
 
 
-def run_query(warm: Spark, sql: str, tables: Sequence[QueryTable]) -> pa.Table:
+def run_query(
+    warm: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress | None = None
+) -> pa.RecordBatchReader:
     """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
     spark, begun = warm.isolated(), time.monotonic()
-    _, written = parsed(spark, sql)
+    too_long, progress = time_limit(spark.limits), progress or Progress()
+    plan, written = parsed(spark, sql)
     names = {table.name.lower() for table in tables}
     for name in tables_of(written):
         if name.lower() not in names:
             raise InvalidQuery(text=f"dataset {name} does not exist")
+    check_size(written, {table.name.lower(): table_size(table.schema) for table in tables}, spark.limits)
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         for number, table in enumerate(tables):
             _view(spark, table, Path(scratch) / str(number))
-        result = _run(spark, (SqlQueryStep(query=sql),))
-    if "offset" in result.column_names and not any(node.kind == "Sort" for node in written.walk()):
-        result = result.sort_by("offset")
+        try:
+            result = run_into_files(spark, _checked_frame(spark, plan), too_long, progress.stop)
+        except FAULTS as error:
+            raise query_fault(error) from error
     slices = sum(len(table.data_paths) for table in tables)
-    log.debug("query executed", tables=len(tables), slices=slices, records=len(result), ms=ms_since(begun))
-    return result
+    log.debug("query executed", tables=len(tables), slices=slices, ms=ms_since(begun))
+    if any(node.kind == "Sort" for node in written.walk()) or is_ascending(result, OFFSET):
+        return result.reader()
+    with result:
+        return pa.Table.from_batches(result.batches(), result.schema).sort_by(OFFSET).to_reader()
 
 
 def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
@@ -78,17 +94,25 @@ def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
     return tables_of(parsed(warm, sql)[1])
 
 
-def _run(spark: Spark, steps: Sequence[SqlQueryStep]) -> pa.Table:
-    try:
-        *named, last = steps
-        for step in named:
-            spark.frame(parsed(spark, step.query)[0]).createOrReplaceTempView(quoted(str(step.alias)))
-        frame = spark.frame(parsed(spark, last.query)[0])
-        check_query(tree_of(frame.queryExecution().analyzed()))
-        _require_returnable(spark, frame)
-        return spark.collect(frame)
-    except FAULTS as error:
-        raise query_fault(error) from error
+def _preprocessing(spark: Spark, steps: Sequence[SqlQueryStep], columns: int) -> Java:
+    """Return the analysed plan of a preprocess query over an input with that many columns."""
+    sizes = {RAW_INPUT: PlanSize(columns, columns)}
+    *named, last = steps
+    for step in named:
+        alias = str(step.alias)
+        plan, written = parsed(spark, step.query)
+        sizes[alias.lower()] = check_size(written, sizes, spark.limits)
+        spark.frame(plan).createOrReplaceTempView(quoted(alias))
+    plan, written = parsed(spark, last.query)
+    check_size(written, sizes, spark.limits)
+    return _checked_frame(spark, plan)
+
+
+def _checked_frame(spark: Spark, plan: Java) -> Java:
+    frame = spark.frame(plan)
+    check_query(tree_of(frame.queryExecution().analyzed()))
+    _require_returnable(spark, frame)
+    return frame
 
 
 def _require_returnable(spark: Spark, frame: Java) -> None:

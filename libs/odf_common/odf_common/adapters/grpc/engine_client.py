@@ -194,6 +194,13 @@ class EngineClient:
         return tuple(answer.tables)
 
     def query(self, sql: str, tables: tuple[QueryTable, ...]) -> pa.Table:
+        raw = b"".join(self.query_stream(sql, tables))
+        with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
+            return stream.read_all()
+
+    def query_stream(
+        self, sql: str, tables: tuple[QueryTable, ...], is_wanted: IsWanted = always
+    ) -> Iterator[bytes]:
         request = engine_pb2.QueryRequest(
             sql=sql,
             tables=[
@@ -207,9 +214,9 @@ class EngineClient:
             self._await_server()
             call = self._stub.Query(request, timeout=STREAM_TIMEOUT_SECONDS)
             # A person waits for it, and it can be repeated: there is no reason to wait for a recovery.
-            raw = b"".join(chunk.ipc for chunk in self._heard(call, silence=1.5 * self._quiet))
-        with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
-            return stream.read_all()
+            for chunk in self._heard(call, is_wanted, silence=1.5 * self._quiet):
+                if chunk.ipc:
+                    yield chunk.ipc
 
     def _heard(
         self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf, silence: float | None = None
@@ -226,7 +233,6 @@ class EngineClient:
         try:
             until = math.inf
             for message in call:
-                watchdog.reset()
                 self._attention.hear()
                 if not is_wanted():
                     raise QueryNotWanted
@@ -234,7 +240,8 @@ class EngineClient:
                     raise QueryTooSlow(text=f"the query did not finish within {most:g} s")
                 if until == math.inf and most < math.inf and message.progress.stage:
                     until = time.monotonic() + most
-                yield message
+                with self._not_waiting(watchdog):
+                    yield message
         except grpc.RpcError as error:
             if watchdog.has_expired:
                 raise EngineSilent(why=f"no heartbeat for {silence:g} s") from error
@@ -243,6 +250,17 @@ class EngineClient:
             self._attention.end()
             watchdog.cancel()
             call.cancel()  # no effect on a finished call
+
+    @contextmanager
+    def _not_waiting(self, watchdog: Watchdog) -> Iterator[None]:
+        """Expect no message of a call while its caller handles one, such as a slow reader of a large result."""
+        watchdog.pause()
+        self._attention.end()
+        try:
+            yield
+        finally:
+            self._attention.begin()
+            watchdog.reset()
 
     def _await_server(self) -> None:
         """Wait for an engine that is being restarted, or replaced by its standby; raises `ServiceUnreachable`."""

@@ -1,5 +1,6 @@
 """Timeouts for a peer that should send messages regularly: a watchdog per call, a silence detector for all calls."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,12 +21,16 @@ class Watchdog:
         """Restart the timer."""
         self._until = time.monotonic() + self._seconds
 
+    def pause(self) -> None:
+        """Stop the timer until it is reset."""
+        self._until = math.inf
+
     def cancel(self) -> None:
         """Stop the timer."""
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(max(self._until - time.monotonic(), 0)):
+        while not self._ended.wait(min(max(self._until - time.monotonic(), 0), self._seconds)):
             if time.monotonic() >= self._until:
                 self.has_expired = True
                 self._give_up()

@@ -1,0 +1,139 @@
+"""How large a parsed plan becomes once Spark has analysed it, and whether that is too large.
+
+A short text can describe a huge plan: each query of a WITH that reads the one before twice doubles it, and so does each
+`SELECT *` over a join; CUBE of twenty columns groups a million times. Analysis takes seconds for tens of thousands of
+expressions, and nothing can interrupt it, so the size is computed before.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.spark.query_limits import QueryLimits
+from odf_engine_spark.spark.tree import Tree
+
+_LISTS: Final = {"Project": ("projectList",), "Aggregate": ("aggregateExpressions",)}
+_FIRST_ONLY: Final = ("Union", "Except", "Intersect")
+_SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSize:
+    """The columns that a query returns, and the expressions and columns of all its parts."""
+
+    columns: int
+    total: int
+
+
+def table_size(schema: pa.Schema) -> PlanSize:
+    """Return the size of a table."""
+    return PlanSize(len(schema), len(schema))
+
+
+def check_size(tree: Tree, tables: Mapping[str, PlanSize], limits: QueryLimits) -> PlanSize:
+    """Return the size of a parsed plan over tables, by lower-case name; raises `InvalidQuery` if it is too large."""
+    size = _Measuring(tables, _named_queries(tree)).plan(tree)
+    if size.columns > limits.result_columns:
+        raise InvalidQuery(
+            text=f"the query returns {size.columns:,} columns, more than {limits.result_columns:,}: name those that "
+            "you need, or put them into an array or a map"
+        )
+    if size.total > limits.plan_size:
+        raise InvalidQuery(
+            text=f"the query is too large: with every WITH, `*` and CUBE written out it has {size.total:,} expressions "
+            f"and columns, more than {limits.plan_size:,}; select fewer columns, read values from a dataset by a join "
+            "instead of listing them, or split it into datasets"
+        )
+    return size
+
+
+@dataclass(slots=True)
+class _Measuring:
+    """Measures plans; a query that WITH names counts wherever it is read."""
+
+    tables: Mapping[str, PlanSize]
+    named: Mapping[str, Tree]
+    _sizes: dict[str, PlanSize] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+
+    def plan(self, node: Tree) -> PlanSize:
+        if node.kind == "UnresolvedRelation":
+            return self._table(str(node.fields["multipartIdentifier"]).strip("[]").replace(", ", ".").lower())
+        inputs = [self.plan(child) for child in _children(node)]
+        below = sum(input_.columns for input_ in inputs)
+        expressions = stars = subqueries = lateral = 0
+        for tree in node.inner():
+            for part in _expressions(tree):
+                expressions += 1
+                stars += "Star" in part.kind
+                if part.kind in _SUBQUERIES:
+                    inner = [self.plan(plan) for plan in part.part("plan")]
+                    subqueries += sum(size.total for size in inner)
+                    lateral += sum(size.columns for size in inner) if part.kind == "LateralSubquery" else 0
+        columns = self._columns(node, inputs) + len(node.part("output")) + lateral
+        own = columns + expressions + stars * below
+        if node.kind == "Aggregate":
+            own = _grouping_sets(node) * (own + below)
+        return PlanSize(columns, own + subqueries + sum(input_.total for input_ in inputs))
+
+    def _table(self, name: str) -> PlanSize:
+        """Return the size of a named query or a table; inside of a named query, its name is that of a table."""
+        tree = self.named.get(name)
+        if tree is None or name in self._open:
+            return self.tables.get(name, PlanSize(0, 0))
+        if name not in self._sizes:
+            self._open.add(name)
+            self._sizes[name] = self.plan(tree)
+            self._open.remove(name)
+        return self._sizes[name]
+
+    def _columns(self, node: Tree, inputs: list[PlanSize]) -> int:
+        below = sum(input_.columns for input_ in inputs)
+        if node.kind in _LISTS:
+            items = [item for name in _LISTS[node.kind] for item in node.part(name)]
+            return sum(below if "Star" in item.kind else 1 for item in items)
+        if node.kind in _FIRST_ONLY and inputs:
+            return inputs[0].columns
+        if node.kind == "Generate":
+            return below + max(len(node.part("generatorOutput")), 1)
+        return below
+
+
+def _children(node: Tree) -> tuple[Tree, ...]:
+    """Return a node's own children, without the named queries that `tree_of` adds."""
+    return node.children[: int(str(node.fields["num-children"]))]
+
+
+def _named_queries(tree: Tree) -> Mapping[str, Tree]:
+    named = {}
+    for node in tree.walk():
+        for query in node.children[len(_children(node)) :]:
+            named[str(query.fields["identifier"]["name"]).lower()] = query
+    return named
+
+
+def _expressions(tree: Tree) -> Iterator[Tree]:
+    """Yield the expressions of a tree, without those of the plans of its sub-queries."""
+    yield tree
+    if tree.kind not in _SUBQUERIES:
+        for part in (*tree.inner(), *tree.children):
+            yield from _expressions(part)
+
+
+def _grouping_sets(node: Tree) -> int:
+    """Return by how many sets of columns an aggregate groups at most."""
+    sets = 1
+    for item in node.part("groupingExpressions"):
+        match item.kind:
+            case "Cube":
+                sets *= 2 ** min(len(item.children), 64)
+            case "Rollup":
+                sets *= len(item.children) + 1
+            case "GroupingSets":
+                sets *= max(len(item.children), 1)
+            case _:
+                pass
+    return sets

@@ -1,0 +1,31 @@
+"""What one query may take of the engine, which serves others at the same time.
+
+Queries of people and their tools stay far below; what exceeds a limit would occupy the engine for longer than others
+should wait, or its memory.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLimits:
+    """Limits on a query's text and plan, and on the run of an ad-hoc query."""
+
+    text_characters: int = MIB
+    """Characters of a query; comments count."""
+    tokens: int = 50_000
+    """Words, numbers, strings and signs of a query."""
+    list_items: int = 5_000
+    """Items of one list in parentheses, such as that of an IN; Spark compares each with each."""
+    steps: int = 100
+    """Steps of a transform; `text_characters` counts all of them."""
+    plan_size: int = 20_000
+    """Expressions and columns of all parts of a plan, where WITH, `*` and CUBE are written out."""
+    result_columns: int = 5_000
+    run_seconds: float = 600.0
+    result_bytes: int = 1024 * MIB
+    """Bytes of an ad-hoc result in Arrow's format."""
+    result_rows: int = 100_000_000

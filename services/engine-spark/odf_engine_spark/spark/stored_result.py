@@ -1,0 +1,175 @@
+"""The result of an ad-hoc query in files: neither the JVM nor this process holds it in memory.
+
+PySpark would collect it in the JVM's heap, in several copies, and wait forever once that is full. Here the task writes
+each batch of rows to disk as soon as it has them: as an RDD of Arrow batches that is persisted there.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from odf_common.errors import InvalidQuery
+from odf_engine_spark.spark.error_messages import EngineFault
+from odf_engine_spark.spark.jvm import Java, Spark
+from odf_engine_spark.spark.query_limits import MIB, QueryLimits
+
+LOCAL_FOLDER: Final = "spark.local.dir"  # the setting
+RESULT_BATCH_RECORDS: Final = 4096  # the JVM holds one batch at a time
+POLL_SECONDS: Final = 0.1  # between looks at the limits
+# Kryo's frame of a byte array: its class, that it is not a reference, and its length plus one.
+_FRAME: Final = b"\x15\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """Rows in open files, which exist for as long as they are open."""
+
+    schema: pa.Schema
+    files: tuple[BinaryIO, ...]
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return a reader of the rows, which closes the files at the end."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with self:
+                yield from self.batches()
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
+
+    def __enter__(self) -> Self:
+        """Do nothing."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        for file in self.files:
+            file.close()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows, from the beginning."""
+        for file in self.files:
+            file.seek(0)
+            while frame := file.read(len(_FRAME)):
+                if frame != _FRAME:
+                    raise EngineFault(f"a stored result has a frame {frame.hex()}")
+                raw = file.read(_read_number(file) - 1)
+                yield pa.ipc.read_record_batch(pa.py_buffer(raw), self.schema)
+
+
+def run_into_files(
+    spark: Spark, frame: Java, too_long: Callable[[], InvalidQuery | None], stop: Callable[[], object]
+) -> StoredResult:
+    """Run the plan; its jobs are ended by `stop` once a limit is exceeded. Raises `InvalidQuery` then."""
+    limits, schema = spark.limits, _schema_of(spark, frame)
+    spark.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RESULT_BATCH_RECORDS))
+    batches = frame.toArrowBatchRdd()
+    batches.persist(spark.classes("org.apache.spark.api.java").StorageLevels.DISK_ONLY)
+    folder, number = Path(str(spark.session.sparkContext.getConf().get(LOCAL_FOLDER))), batches.id()
+
+    def stored() -> list[Path]:
+        files = folder.glob(f"blockmgr-*/*/rdd_{number}_*")
+        return sorted(files, key=lambda file: int(file.name.rpartition("_")[2]))
+
+    def excess() -> InvalidQuery | None:
+        size = sum(file.stat().st_size for file in stored())
+        return _too_large(limits) if size > limits.result_bytes else None
+
+    try:
+        with _ended_on(lambda: too_long() or excess(), stop):
+            batches.count()
+        if fault := excess():  # it may have ended between two looks
+            raise fault
+        result = StoredResult(schema, tuple(file.open("rb") for file in stored()))
+        if sum(batch.num_rows for batch in result.batches()) > limits.result_rows:
+            with result:
+                raise _too_many_rows(limits)
+        return result
+    finally:
+        batches.unpersist(False)  # noqa: FBT003 - without waiting
+
+
+@contextmanager
+def _ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` as soon as there is a fault, and raise that in place of what ends the block then."""
+    has_ended, found = threading.Event(), list[InvalidQuery]()
+
+    def watch() -> None:
+        while not has_ended.wait(POLL_SECONDS):
+            if (error := fault()) is not None:
+                found.append(error)
+                stop()
+                return
+
+    watching = threading.Thread(target=watch, name="limits", daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception as error:
+        if found:
+            raise found[0] from error
+        raise
+    finally:
+        has_ended.set()
+
+
+def time_limit(limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
+    """Return what returns the fault of a query once it has run for too long from now."""
+    until = time.monotonic() + limits.run_seconds
+    text = (
+        f"the query did not finish within {limits.run_seconds:g} s (ODF_QUERY_TIMEOUT_MS): read fewer records, join "
+        "on equal columns, or raise that setting"
+    )
+    return lambda: InvalidQuery(text=text) if time.monotonic() > until else None
+
+
+def is_ascending(result: StoredResult, column: str) -> bool:
+    """Return whether the rows are in the order of a column of integers, or have no such column."""
+    if column not in result.schema.names:
+        return True
+    highest = None
+    for batch in result.batches():
+        values = batch.column(column)
+        if not pa.types.is_integer(values.type) or values.null_count:
+            return False
+        numbers = values.to_numpy()
+        if len(numbers) and (
+            (highest is not None and numbers[0] < highest) or (numbers[1:] < numbers[:-1]).any()
+        ):
+            return False
+        highest = numbers[-1] if len(numbers) else highest
+    return True
+
+
+def _too_large(limits: QueryLimits) -> InvalidQuery:
+    return InvalidQuery(
+        text=f"the result has more than {limits.result_bytes / MIB:,g} MiB (ODF_QUERY_MAX_BYTES): select fewer "
+        "columns, aggregate, use LIMIT, or raise that setting"
+    )
+
+
+def _too_many_rows(limits: QueryLimits) -> InvalidQuery:
+    return InvalidQuery(text=f"the result has more than {limits.result_rows:,} rows: aggregate, or use LIMIT")
+
+
+def _schema_of(spark: Spark, frame: Java) -> pa.Schema:
+    schema = DataFrame(frame, spark.session).schema
+    return to_arrow_schema(schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+
+
+def _read_number(file: BinaryIO) -> int:
+    """Return a number of variable length: seven bits per byte, the lowest first."""
+    number = shift = 0
+    while True:
+        (byte,) = file.read(1)
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number
+        shift += 7

@@ -1,0 +1,182 @@
+"""Limits on the run of an ad-hoc query: time, its result, memory; and callers that go away."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.adapters.grpc.server import serve
+from odf_common.errors import InvalidQuery
+from odf_common.ports.engine import QueryNotWanted
+from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
+from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.query_limits import QueryLimits
+
+PATIENCE = 60.0  # seconds
+ENDLESS = "SELECT count(*) FROM range(100000000000)"
+CROSS_JOIN = "SELECT a.id, b.id AS other FROM range(502000) AS a CROSS JOIN range(502000) AS b"
+
+
+@contextmanager
+def serving(spark: Spark, limits: QueryLimits) -> Iterator[EngineClient]:
+    server = serve("127.0.0.1:0", register(replace(spark, limits=limits), is_signed=False))
+    client = EngineClient(f"127.0.0.1:{server.port}")
+    try:
+        yield client
+    finally:
+        client.close()
+        server.stop(0)
+
+
+def jobs(spark: Spark) -> list[int]:
+    return list(spark.session.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("limits", "query", "text"),
+    [
+        (
+            QueryLimits(run_seconds=1),
+            ENDLESS,
+            r"did not finish within 1 s \(ODF_QUERY_TIMEOUT_MS\): read fewer",
+        ),
+        (
+            QueryLimits(result_bytes=1 << 20),
+            CROSS_JOIN,
+            r"the result has more than 1 MiB \(ODF_QUERY_MAX_BYTES\): select fewer columns",
+        ),
+        (
+            QueryLimits(result_rows=99_999),
+            "SELECT id FROM range(100000)",
+            "the result has more than 99,999 rows: aggregate, or use LIMIT",
+        ),
+    ],
+    ids=["time", "bytes", "rows"],
+)
+def test_a_run_beyond_a_limit_ends_and_names_it(
+    spark: Spark, limits: QueryLimits, query: str, text: str
+) -> None:
+    with serving(spark, limits) as engine, pytest.raises(InvalidQuery, match=text):
+        engine.query(query, ())
+    until(lambda: not jobs(spark))
+
+
+def test_a_result_at_its_limits_is_returned_whole(spark: Spark) -> None:
+    with serving(spark, QueryLimits(result_rows=100_000, result_bytes=2 << 20)) as engine:
+        assert engine.query("SELECT id FROM range(100000)", ())["id"].to_pylist() == list(range(100_000))
+
+
+def test_results_leave_no_file(engine: EngineClient, spark: Spark) -> None:
+    folder = Path(str(spark.session.sparkContext.getConf().get("spark.local.dir")))
+    assert engine.query("SELECT id FROM range(100000)", ()).num_rows == 100_000
+    until(lambda: not list(folder.glob("blockmgr-*/*/rdd_*")))
+
+
+def test_results_have_no_row_or_all_kinds_of_columns(engine: EngineClient) -> None:
+    assert engine.query("SELECT id, 'a' AS s FROM range(0)", ()).to_pylist() == []
+    row = (
+        "SELECT true AS b, 1Y AS y, 1.5BD AS d, 2.5D AS f, X'00ff' AS x, DATE '2026-01-31' AS day, "
+        "TIMESTAMP '2026-01-31 12:00:00' AS at, array(1, NULL) AS l, map('k', 'v') AS m, "
+        "named_struct('p', 1, 'q', array('r')) AS s, NULL AS n"
+    )
+    (found,) = engine.query(f"{row} UNION ALL {row} LIMIT 1", ()).to_pylist()
+    assert (found["b"], found["y"], found["f"], found["x"]) == (True, 1, 2.5, b"\x00\xff")
+    assert (str(found["d"]), str(found["day"]), found["at"].isoformat()) == (
+        "1.5",
+        "2026-01-31",
+        "2026-01-31T12:00:00+00:00",
+    )
+    assert (found["l"], found["m"], found["s"], found["n"]) == (
+        [1, None],
+        [("k", "v")],
+        {"p": 1, "q": ["r"]},
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT repeat('x', 2000000000) AS x",
+        "SELECT length(repeat(CAST(id AS STRING), 2000000000)) AS x FROM range(1)",
+        "SELECT size(collect_list(repeat('x', 100000) || id)) AS n FROM range(100000)",
+    ],
+)
+def test_a_query_without_memory_says_so_and_others_continue(engine: EngineClient, query: str) -> None:
+    faults: list[Exception] = []
+    ended = threading.Event()
+    answers = 0
+
+    def ask() -> None:
+        nonlocal answers
+        while not ended.is_set():
+            try:
+                assert engine.query("SELECT max(id) AS x FROM range(1000)", ()).to_pylist() == [{"x": 999}]
+                answers += 1
+            except Exception as error:  # noqa: BLE001 - the test asserts that there is none
+                faults.append(error)
+
+    others = [threading.Thread(target=ask) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        with pytest.raises(InvalidQuery, match="the query needs too much memory: read fewer records"):
+            engine.query(query, ())
+    finally:
+        ended.set()
+        for other in others:
+            other.join()
+    assert faults == []
+    assert answers > 0
+
+
+@pytest.mark.parametrize("way", ["cancel", "deadline"])
+def test_a_query_that_no_caller_waits_for_ends(spark: Spark, way: str) -> None:
+    with serving(spark, QueryLimits()) as engine:
+        stub: Any = engine_pb2_grpc.EngineStub(engine._channel)
+        call = stub.Query(engine_pb2.QueryRequest(sql=ENDLESS), timeout=3 if way == "deadline" else None)
+        next(call)
+        until(lambda: bool(jobs(spark)))
+        if way == "cancel":
+            call.cancel()
+        with pytest.raises(grpc.RpcError):
+            list(call)
+        until(lambda: not jobs(spark))
+
+
+def test_a_query_that_is_no_longer_wanted_ends(engine: EngineClient, spark: Spark) -> None:
+    with pytest.raises(QueryNotWanted):
+        list(engine.query_stream(ENDLESS, (), is_wanted=lambda: not jobs(spark)))
+    until(lambda: not jobs(spark))
+
+
+def test_a_slow_reader_of_a_result_keeps_the_engine_for_others(spark: Spark) -> None:
+    server = serve("127.0.0.1:0", register(spark, is_signed=False))
+    client = EngineClient(f"127.0.0.1:{server.port}", quiet=2)
+    try:
+        chunks = client.query_stream("SELECT id FROM range(2000000)", ())
+        first = next(chunks)
+        time.sleep(4)  # longer than the engine may be silent
+        assert not client.is_silent
+        assert client.query("SELECT 1 AS one", ()).to_pylist() == [{"one": 1}]
+        with pa.ipc.open_stream(b"".join((first, *chunks))) as stream:
+            assert stream.read_all().num_rows == 2_000_000
+    finally:
+        client.close()
+        server.stop(0)
