@@ -79,8 +79,6 @@ _REDIS_TLS: Final = Condition(
 _REDIS_CERTIFICATE: Final = Condition(
     text="ODF_REDIS_CERTIFICATE_FILE", is_met=lambda it: it.redis_certificate_file is not None
 )
-
-
 _S3_KEY: Final = Condition(text="ODF_S3_ACCESS_KEY", is_met=lambda it: it.s3_access_key is not None)
 
 
@@ -291,8 +289,7 @@ class Settings:
     grpc_secret_file: Path | None = _option(
         folder,
         None,
-        "file with the secret that calls between services, and of `odf`, carry on the loopback address without TLS "
-        "(default: secrets/grpc in the home); for processes with different homes",
+        "file with the secret of gRPC calls on the loopback address without TLS (default: secrets/grpc in the home)",
     )
     engine_secret_file: Path | None = _option(
         folder, None, "the same for calls to the engine (default: secrets/engine in the home)"
