@@ -19,8 +19,8 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
-from odf_common.adapters.local.home_secrets import secret_file
 from odf_common.adapters.redis import RedisConnection
+from odf_common.adapters.secrets import secret_file
 from odf_common.embedded.node_file import Node, connected, read_node
 from odf_common.embedded.orphans import leftovers
 from odf_common.service.connections import kafka_cluster, redis_connection

@@ -1,15 +1,53 @@
 """Secrets in files, such as passwords and tokens: the same rule for settings and for commands.
 
 A file holds its secret as its only line. Its end of line is not part of the secret, other white space is. The file's
-permissions are not checked: containers mount secrets as readable by all users of the container.
+permissions are not checked: containers mount secrets as readable by all users of the container. Those that a node has
+created itself are in its home, for its user only (`adapters.local.home_secrets`).
 """
 
+import contextlib
+import pwd
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, Refused
 
+FOLDER: Final = "secrets"  # of a home
 MAX_SECRET_BYTES: Final = 64 * 1024
+
+
+@dataclass(eq=False, kw_only=True)
+class HomeOfAnotherUser(Refused):
+    """The files of a node's home are for its user only."""
+
+    text: str = ""
+    home: Path
+    user: str
+
+    @classmethod
+    def at(cls, home: Path) -> Self:
+        """Return the error for a home, with the name of its user if that can be found out."""
+        user = "another user"
+        with contextlib.suppress(OSError):
+            owner = home.stat().st_uid
+            user = f"user {owner}"
+            with contextlib.suppress(KeyError):
+                user = f"user {pwd.getpwuid(owner).pw_name}"
+        return cls(home=home, user=user)
+
+    def __str__(self) -> str:
+        """Return which home, and whose it is."""
+        return f"the home {self.home} belongs to {self.user}, and so does its node"
+
+    def advice(self) -> str:
+        """Return how to use the node, or another one."""
+        return "run the command as that user, or set ODF_HOME to a home of your own"
+
+
+def secret_file(home: Path, name: str) -> Path:
+    """Return where a secret of the node is, whether it exists or not."""
+    return home / FOLDER / name
 
 
 def read_secret(file: Path) -> str:
@@ -31,3 +69,15 @@ def secret_in(content: bytes, where: str) -> str:
     if not secret or len(content) > MAX_SECRET_BYTES or not secret.isprintable():
         raise InvalidInput(where=where, text="expected one line of text, which is the secret")
     return secret
+
+
+def find_secret(home: Path, name: str) -> str | None:
+    """Return a secret of the node, None if it was never created; raises `HomeOfAnotherUser` if it cannot be read."""
+    file = secret_file(home, name)
+    try:
+        file.open("rb").close()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        raise HomeOfAnotherUser.at(home) from error
+    return read_secret(file)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local import durable
-from odf_common.adapters.local.home_secrets import ensure_secret, secret_file
+from odf_common.adapters.secrets import secret_file
 from odf_common.service.settings import Settings
 
 ADMIN: Final = "odf"  # Kafka's super user, as which the node's own clients connect
@@ -49,9 +48,6 @@ def client_properties(home: Path, user: str) -> Path:
     return secret_file(home, f"{KAFKA_SECRETS[user]}.properties")
 
 
-def write_client_properties(home: Path, address: str) -> None:
-    """Write the settings of clients of each user, as Kafka's tools read them."""
-    for user, secret in KAFKA_SECRETS.items():
-        password = ensure_secret(home, secret)
-        text = _CLIENT_PROPERTIES.format(address=address, user=user, password=password, login=PLAIN_LOGIN)
-        durable.replace(client_properties(home, user), text.encode(), mode=durable.PRIVATE)
+def client_settings(address: str, user: str, password: str) -> str:
+    """Return the settings of a user's clients, as Kafka's tools read them."""
+    return _CLIENT_PROPERTIES.format(address=address, user=user, password=password, login=PLAIN_LOGIN)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from odf_common.adapters.local.home_secrets import HomeOfAnotherUser
+from odf_common.adapters.secrets import HomeOfAnotherUser
 from odf_common.embedded.credentials import with_kafka, with_redis
 from odf_common.errors import Unavailable
 from odf_common.service.settings import Settings, without_password

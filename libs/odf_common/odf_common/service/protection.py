@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from odf_common.adapters.grpc.peer_secret import ROOT, PeerCredentials, PeerSecret
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.local.home_secrets import ensure_secret, find_secret, secret_file
-from odf_common.adapters.secrets import read_secret
+from odf_common.adapters.secrets import find_secret, read_secret, secret_file
 from odf_common.adapters.socket_users import are_users_known, user_of_client
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
@@ -85,6 +84,9 @@ def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET
     The secret is created if the home has none. None for an address beyond loopback without TLS, which
     ODF_LISTEN_UNPROTECTED has allowed: there a secret would be sent in plain text.
     """
+    # Commands create nothing, and start without the local store.
+    from odf_common.adapters.local.home_secrets import ensure_secret  # noqa: PLC0415
+
     return _credentials(settings, address, secret, ensure_secret)
 
 

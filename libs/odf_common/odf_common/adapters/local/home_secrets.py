@@ -5,53 +5,18 @@ The secrets distinguish the node's user from other users of the machine, who rea
 
 import contextlib
 import os
-import pwd
 import secrets
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded
-from odf_common.adapters.secrets import read_secret
-from odf_common.errors import Refused
+from odf_common.adapters.secrets import read_secret, secret_file
 
-FOLDER: Final = "secrets"
+__all__ = ["close_home", "ensure_secret", "keep_private", "secret_file"]
+
 SECRET_BYTES: Final = 32
-
-
-@dataclass(eq=False, kw_only=True)
-class HomeOfAnotherUser(Refused):
-    """The files of a node's home are for its user only."""
-
-    text: str = ""
-    home: Path
-    user: str
-
-    @classmethod
-    def at(cls, home: Path) -> Self:
-        """Return the error for a home, with the name of its user if that can be found out."""
-        user = "another user"
-        with contextlib.suppress(OSError):
-            owner = home.stat().st_uid
-            user = f"user {owner}"
-            with contextlib.suppress(KeyError):
-                user = f"user {pwd.getpwuid(owner).pw_name}"
-        return cls(home=home, user=user)
-
-    def __str__(self) -> str:
-        """Return which home, and whose it is."""
-        return f"the home {self.home} belongs to {self.user}, and so does its node"
-
-    def advice(self) -> str:
-        """Return how to use the node, or another one."""
-        return "run the command as that user, or set ODF_HOME to a home of your own"
-
-
-def secret_file(home: Path, name: str) -> Path:
-    """Return where a secret of the node is, whether it exists or not."""
-    return home / FOLDER / name
 
 
 @guarded
@@ -71,18 +36,6 @@ def ensure_secret(home: Path, name: str) -> str:
         finally:
             pending.unlink()
         durable.sync_folder(file.parent)
-    return read_secret(file)
-
-
-def find_secret(home: Path, name: str) -> str | None:
-    """Return a secret of the node, None if it was never created; raises `HomeOfAnotherUser` if it cannot be read."""
-    file = secret_file(home, name)
-    try:
-        file.open("rb").close()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except PermissionError as error:
-        raise HomeOfAnotherUser.at(home) from error
     return read_secret(file)
 
 

@@ -22,8 +22,9 @@ from odf_common.embedded.credentials import (
     KAFKA_SECRETS,
     PLAIN_LOGIN,
     REDIS_SECRET,
+    client_properties,
+    client_settings,
     with_kafka,
-    write_client_properties,
 )
 from odf_common.embedded.parts.log_files import open_log
 from odf_common.embedded.parts.managed_process import PartSpec, launched
@@ -150,9 +151,13 @@ def kafka_part(
     folder = home / "kafka"
     folder.mkdir(parents=True, exist_ok=True)
     properties, data = folder / "server.properties", folder / "data"
-    durable.replace(properties, _server_properties(home, ports, data).encode(), mode=durable.PRIVATE)
+    passwords = {user: ensure_secret(home, secret) for user, secret in KAFKA_SECRETS.items()}
+    text = _server_properties(ports, data, passwords)
+    durable.replace(properties, text.encode(), mode=durable.PRIVATE)
     address = f"{LOOPBACK}:{ports['kafka-sasl']}"
-    write_client_properties(home, address)
+    for user, password in passwords.items():
+        text = client_settings(address, user, password)
+        durable.replace(client_properties(home, user), text.encode(), mode=durable.PRIVATE)
     run = (java(environment), *_JVM, *_archive(archive_at_exit), "-cp", _class_path())
     plain = (run[0], "-Xmx256m", *(option for option in run[1:] if "ArchiveClassesAtExit" not in option))
 
@@ -170,10 +175,9 @@ def kafka_part(
     )
 
 
-def _server_properties(home: Path, ports: Mapping[str, int], data: Path) -> str:
-    """Return the broker's configuration, with the secrets of its users."""
+def _server_properties(ports: Mapping[str, int], data: Path, passwords: Mapping[str, str]) -> str:
+    """Return the broker's configuration, with the passwords of its users."""
     template = Template((embedded_folder() / "server.properties.in").read_text())
-    passwords = {user: ensure_secret(home, secret) for user, secret in KAFKA_SECRETS.items()}
     users = " ".join(f'user_{user}="{password}"' for user, password in passwords.items())
     return template.substitute(
         plain_listener=f"PLAINTEXT://{LOOPBACK}:{ports['kafka']}," if "kafka" in ports else "",
