@@ -20,6 +20,7 @@ from rows import Row, Target, held_against
 
 from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
@@ -74,6 +75,7 @@ class Store:
             states=states,
             locks=RedisLocks(self._redis),
             require_owned=owners.require,
+            clock=SYSTEM_CLOCK,
         )
 
     def grow(self, length: int) -> Grown:

@@ -116,6 +116,7 @@ class Coordinator:
             states=states,
             locks=FreeLocks(),
             require_owned=OwnershipCheck(keys=keys, catalog=catalog).require,
+            clock=self.clock,
         )
         claims = Claims(
             datasets=self.datasets,
@@ -139,7 +140,6 @@ class Coordinator:
             committer=self.committer,
             engine=engine,
             blobs=self.blobs,
-            clock=self.clock,
         )
 
     def append(self, dataset: DatasetId, records: pa.Table, watermark: Timestamp) -> Path:

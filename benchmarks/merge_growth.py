@@ -43,7 +43,7 @@ class Clock:
 
     def now(self) -> Timestamp:
         """Return the same timestamp always."""
-        return Timestamp.from_ms(0)
+        return Timestamp.from_ms(1_800_000_000_000)
 
 
 @dataclass

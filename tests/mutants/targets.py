@@ -125,6 +125,7 @@ NEAREST: Final[Mapping[str, tuple[str, ...]]] = {
         "unreadable_datasets",
         "operation_details",
     ),
+    f"{COORDINATOR}/catalog/chain_problems.py": of_coordinator("chain_problems"),
     f"{COORDINATOR}/operations/import_chain.py": of_coordinator(
         "imports", "foreign_definitions", "committer", "references", "dependency_guard", "copies_without_data"
     ),

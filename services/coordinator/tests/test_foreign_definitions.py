@@ -14,6 +14,7 @@ from odf_testing.builders import (
 from odf_testing.chain_imports import forced, imported, refused, stored
 from odf_testing.coordinator import Coordinator
 
+from odf_common.adapters.local.key_files import dataset_key
 from odf_common.codec.flatbuffers import (
     BLOCK_KIND,
     Manifest,
@@ -168,4 +169,10 @@ def test_a_dataset_whose_key_outlived_it_is_not_defined_by_others(
     outcome = imported(node, cities.id, None, cities.state.head, "copy")
     assert isinstance(outcome, Refusal)
     assert outcome.code == "ForeignDefinition"
+    assert "its key is here, but the dataset is not; to restore it, move the key's file" in outcome.text
     assert node.catalog.by_alias("copy") is None
+    key = dataset_key(node.keys.folder, cities.id)
+    node.keys.remove(cities.id)
+    assert isinstance(imported(node, cities.id, None, cities.state.head, "copy"), Committed)
+    node.keys.save(key)
+    assert isinstance(node.propose(node.find("copy"), [SetInfo(description="restored")]), Committed)

@@ -20,7 +20,7 @@ class TickingClock:
     """Advances by one second per call."""
 
     def __init__(self) -> None:
-        self._seconds = itertools.count(1_770_000_000)
+        self._seconds = itertools.count(1_800_000_000)
 
     def now(self) -> Timestamp:
         return Timestamp.from_ms(next(self._seconds) * 1000)

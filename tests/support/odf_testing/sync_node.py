@@ -17,6 +17,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
 from odf_common.identity.signatures import sign_block
 from odf_common.metadata.events import MetadataEvent
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.audit import Audit
 from odf_common.service.connections import stores
@@ -37,6 +39,7 @@ from odf_sync.transfer.pull.pull_dataset import pull
 from odf_sync.transfer.push import push_to_node
 from odf_sync.transfer.push.push_dataset import push
 from odf_sync.transfer.push.push_source import Push
+from odf_testing.clocks import TickingClock
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
 from odf_testing.manifests import root
@@ -58,10 +61,10 @@ def upload_objects(patch: pytest.MonkeyPatch) -> None:
 class SyncNode:
     """A node in one process."""
 
-    def __init__(self, home: Path, settings: Settings | None = None) -> None:
-        """Use a home, and the store that the settings name."""
+    def __init__(self, home: Path, settings: Settings | None = None, clock: Clock | None = None) -> None:
+        """Use a home, and the store that the settings name; by default with a clock of its own."""
         settings = settings or Settings(home=home)
-        self.coordinator = Coordinator(home=home, stores=stores(settings))
+        self.coordinator = Coordinator(home=home, stores=stores(settings), clock=clock or TickingClock())
         self.blobs, self.refs = self.coordinator.blobs, self.coordinator.refs
         self.catalog = self.coordinator.catalog
         self._commands = Commands(
@@ -100,13 +103,16 @@ class SyncNode:
         entry = self.catalog.by_alias(alias)
         return None if entry is None else self.refs.head(entry.dataset_id)
 
-    def add_block(self, alias: str, event: MetadataEvent, *, version: int = 3) -> None:
-        """Add a block to a chain, as no other node has it."""
+    def add_block(
+        self, alias: str, event: MetadataEvent, *, version: int = 3, system_time: Timestamp | None = None
+    ) -> None:
+        """Add a block to a chain, as no other node has it; by default with the time of the one before."""
         entry, head = self.catalog.by_alias(alias), self.head(alias)
         assert entry is not None
         assert head is not None
         last = decode_block(self.blobs.read(entry.dataset_id, ObjectKind.BLOCK, head)).block
         block = replace(last, prev_block_hash=head, sequence_number=last.sequence_number + 1, event=event)
+        block = block if system_time is None else replace(block, system_time=system_time)
         raw = encode_block(block, version=version)
         self.blobs.put(entry.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
         self.refs.compare_and_set(entry.dataset_id, expected=head, new=block_hash(raw))

@@ -40,6 +40,10 @@ ACCEPT: Final = (
     "to accept it, on the node with the dataset's key: `odf pull URL --as DATASET@theirs`, `odf log DATASET@theirs`, "
     "`odf ref fast-forward DATASET@theirs`"
 )
+RESTORE: Final = (
+    "its key is here, but the dataset is not; to restore it, move the key's file out of `keys` in the node's home, "
+    "pull the dataset, and move the key back"
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -63,13 +67,15 @@ class OwnWork:
 
     definitions: Definitions = field(default_factory=Definitions)
     source_states: Mapping[str, SourceState] = field(default_factory=dict)
+    accept: str = ACCEPT
+    """What the owner does to take over what is refused."""
 
     @classmethod
     def of(cls, state: ChainState | None) -> Self:
-        """Return the work of a dataset at its head; nothing for one that does not exist."""
-        return (
-            cls() if state is None else cls(definitions=state.definitions, source_states=state.source_states)
-        )
+        """Return the work of a dataset at its head; without one its key has outlived it."""
+        if state is None:
+            return cls(accept=RESTORE)
+        return cls(definitions=state.definitions, source_states=state.source_states)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +167,14 @@ def require_admissible(arrival: Arrival, past: ChainState | None, block: Metadat
         return
     error = OWNED[type(block.event)](arrival.latest, arrival.own, past, block.event)
     if error is not None:
-        raise type(error)(text=_only_the_owner(error.text))
+        raise type(error)(text=_only_the_owner(error.text, arrival.own))
 
 
 def require_same_work(own: OwnWork, after: Definitions) -> None:
     """Raise `ForeignDefinition` unless a chain ends with the transform, sources and columns that are in force here."""
     changed = [what for what, old, new in _work(own.definitions, after) if old != new]
     if changed:
-        raise ForeignDefinition(text=_only_the_owner(", ".join(changed)))
+        raise ForeignDefinition(text=_only_the_owner(", ".join(changed), own))
 
 
 def require_past_time(time: Timestamp, latest: Timestamp, *, number: int | None = None) -> None:
@@ -214,7 +220,5 @@ def _shown(state: SourceState | None) -> str:
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
 
 
-def _only_the_owner(what: str) -> str:
-    return (
-        f"only the owner may change {what}; {ACCEPT}"  # a client of a Smart Transfer sees some 50 characters
-    )
+def _only_the_owner(what: str, own: OwnWork) -> str:
+    return f"only the owner may change {what}; {own.accept}"  # a client of a Smart Transfer sees some 50 characters

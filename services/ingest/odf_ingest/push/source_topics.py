@@ -217,15 +217,15 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
 
 
 def as_of(state: ChainState, key: Key) -> object:
-    """Return the chain's definition and state of a source: while they are unchanged, so is the reason for a stop.
+    """Return the chain's definition and state of a source, and its columns' names: what a stop may be due to.
 
     For an external topic only its own position counts: the source continues to read the others.
     """
-    source = state.push_sources.get(key.source)
+    defined = state.push_sources.get(key.source), state.definitions.vocab
     if not key.topic:
-        return source, state.source_states.get(key.source)
+        return defined, state.source_states.get(key.source)
     position = position_of(state, key.source)
-    return source, position.topics.get(key.topic), position.receipts
+    return defined, position.topics.get(key.topic), position.receipts
 
 
 def existing(topics: Iterable[SourceTopic]) -> Sequence[SourceTopic]:

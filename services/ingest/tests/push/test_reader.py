@@ -523,6 +523,22 @@ def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
     assert said == ["source stopped"]
 
 
+def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_reset(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node, capture_logs():
+        node.drain()
+        good = bench.state
+        bench.propose(SetVocab(event_time_column="v"))
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: node.ids == [1, 2])
+
+
 def trouble(node: Running) -> object:
     record = node.owned.record(Key(node.bench.dataset, "default"))
     assert record is not None
