@@ -5,7 +5,7 @@ import os
 import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from typing import Any
 
@@ -196,8 +196,9 @@ def webhooks(node: Node | None = None) -> Iterator[WebhooksStub]:
 def _service(
     node: Node | None, name: str, timeout: float = RESTART_TIMEOUT_SECONDS
 ) -> Iterator[grpc.Channel]:
-    address = (node or this_node()).address(name)
-    credentials = command_credentials(load(), address)
+    node = node or this_node()
+    address = node.address(name)
+    credentials = command_credentials(replace(load(), home=node.home), address)
     # An interrupt is no failed call: commands that go on with the next dataset after one must end.
     with (
         keeping_interrupts(),

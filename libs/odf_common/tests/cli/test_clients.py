@@ -1,12 +1,17 @@
+import os
 import socket
 from pathlib import Path
 
 import pytest
 from odf_testing.actors import VirtualTime
 
-from odf_common.adapters.grpc.client import ServiceUnreachable
+from odf_common.adapters.grpc.client import ServiceFailed, ServiceUnreachable
+from odf_common.adapters.grpc.server import serve
 from odf_common.cli import clients
 from odf_common.embedded.node_file import Node
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DeleteRequest
+from odf_common.service.protection import peer_credentials
+from odf_common.service.settings import Settings
 
 
 @pytest.fixture
@@ -63,3 +68,21 @@ def test_a_call_that_ctrl_c_made_fail_is_an_interrupt(listener: socket.socket) -
     listener.listen()
     with listener, pytest.raises(KeyboardInterrupt), clients.coordinator(node(listener)):
         interrupted()
+
+
+def test_a_call_carries_the_secret_of_the_home_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODF_HOME", str(tmp_path / "another"))
+    home = tmp_path / "home"
+    credentials = peer_credentials(Settings(home=home), "127.0.0.1:0")
+    server = serve("127.0.0.1:0", lambda _: (), credentials=credentials)
+    there = Node(home=home, pid=os.getpid(), grpc={"coordinator": f"127.0.0.1:{server.port}"})
+    try:
+        with (
+            pytest.raises(ServiceFailed, match="Method not found"),
+            clients.coordinator(there) as coordinator,
+        ):
+            coordinator.Delete(DeleteRequest(ref="orders"), timeout=10)
+    finally:
+        server.stop(0)
