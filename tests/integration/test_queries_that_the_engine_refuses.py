@@ -1,5 +1,6 @@
 """A derivative whose query the engine refuses, as a stranger writes it by hand or an earlier release allowed it."""
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,3 +86,15 @@ def test_it_is_not_checked_and_derived_no_further_and_status_says_why(
     assert "reflect" in row["problem"]
     assert "`odf commit`" in row["remedy"]
     assert measured.records("theirs") == [2]
+
+    query = json.dumps(derivative("theirs", {"measured": "measured"}, QUERY)["content"]["metadata"][0])
+    said = node.fails("commit theirs -", stdin=query.encode())
+    assert "the query that is replaced is refused now, so its state cannot be migrated" in said
+    (seed, _), *_ = measured.chain("theirs").blocks
+    node.run(f"reset theirs {seed} --yes")
+    node.run("commit theirs -", stdin=query.encode())
+    measured.pull("theirs")
+    assert measured.chain("theirs").column("id") == [1, 2, 3]
+    (row,) = node.run("status theirs --output json")
+    assert row["problem"] is None
+    assert [one["verdict"] for one in measured.verify("theirs")] == ["valid"]

@@ -144,6 +144,19 @@ def test_an_input_may_get_another_name(derive: Make, engine: EngineClient, tmp_p
     assert kept.tables == read_state(totals.checkpoint).tables
 
 
+def test_the_state_of_a_query_that_is_refused_now_is_not_migrated(
+    derive: Make, engine: EngineClient, tmp_path: Path
+) -> None:
+    before = derive(sql(LATE), flights=[Block(rows=[flight(5, 70.0)], watermark=4)])
+    before.pull()
+    refused = version(sql(f"{LATE} AND reflect('java.lang.System', 'lineSeparator') IS NOT NULL"))
+    with pytest.raises(
+        InvalidQuery, match=r"refused now, so .* reflect.*; reset .* `odf reset DATASET BLOCK`"
+    ):
+        migrated(engine, refused, version(sql(EARLY.format("flights"))), before.checkpoint, tmp_path)
+    assert not (tmp_path / "migrated").exists()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [

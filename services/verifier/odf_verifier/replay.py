@@ -38,7 +38,7 @@ log = structlog.stdlib.get_logger(__name__)
 _NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED})
 _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
-    "can set another one with `odf commit`, for what is derived from then on"
+    "can reset it to before the query with `odf reset`, and set another one with `odf commit`"
 )
 Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
 

@@ -91,7 +91,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
         last_source_state=last_source_state,
         input_progress=input_progress,
         definitions=definitions,
-        renamed_after=past.renamed_after or _renamed_after(past, event),
+        renamed_after=_renamed_after(past, event) if isinstance(event, SetVocab) else past.renamed_after,
     )
 
 
@@ -104,10 +104,10 @@ def progress_after(step: ExecuteTransformInput) -> InputProgress:
     )
 
 
-def _renamed_after(past: ChainState, event: MetadataEvent) -> Multihash | None:
-    """Return the block before `event` if that renames columns that a schema has."""
-    if not isinstance(event, SetVocab) or past.schema is None or vocabulary_of(event) == past.vocabulary:
-        return None
+def _renamed_after(past: ChainState, event: SetVocab) -> Multihash | None:
+    """Return the block before the first event, up to this one, that renames columns that a schema has."""
+    if past.renamed_after is not None or past.schema is None or vocabulary_of(event) == past.vocabulary:
+        return past.renamed_after
     return past.head
 
 

@@ -41,7 +41,8 @@ UNAVAILABLE_BACKOFF: Final = Backoff(first=0.2, most=5.0)  # after a run that a 
 FAILED_BACKOFF: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
 RETRY_ADVICE: Final = "it is retried automatically; see the coordinator's log"
 CORRECT_ADVICE: Final = (
-    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it"
+    "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it; a query that "
+    "the engine refuses now is replaced after `odf reset` to before it"
 )
 
 

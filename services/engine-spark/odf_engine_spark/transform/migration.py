@@ -33,7 +33,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
-    old, new = (_prepared(transforms, request, version) for version in (request.old, request.new))
+    old, new = _replaced(transforms, request), _prepared(transforms, request, request.new)
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
@@ -117,6 +117,18 @@ def _lost(why: str) -> InvalidQuery:
         text=f"the query keeps records between transactions, and they cannot be migrated to the new query: {why}; "
         "create a new dataset with the new query instead"
     )
+
+
+def _replaced(transforms: Transforms, request: MigrateRequest) -> PreparedTransform:
+    """Return the old query; raises `InvalidQuery` if it is refused now, so that nothing is known about its state."""
+    try:
+        return _prepared(transforms, request, request.old)
+    except InvalidQuery as error:
+        text = (
+            f"the query that is replaced is refused now, so its state cannot be migrated: {error}; reset the dataset "
+            "to before that query with `odf reset DATASET BLOCK`, then commit the new one: all is derived again"
+        )
+        raise InvalidQuery(text=text) from error
 
 
 def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> PreparedTransform:
