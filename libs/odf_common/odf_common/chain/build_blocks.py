@@ -53,14 +53,15 @@ def latest_time(now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Times
 def next_system_time(past: ChainState, now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:
     """Return the system time of the next block: `now`, but at least 1 ms after the last block.
 
-    The chain's rules are less strict: they allow equal times. Raises `ClockBehind` if the last block is later than now
-    by more than the tolerance.
+    The chain's rules are less strict: they allow equal times. Raises `ClockBehind` if that is later than now by more
+    than the tolerance.
     """
-    if past.system_time > latest_time(now, tolerance_ms):
-        raise ClockBehind(last=past.system_time, now=now)
     # The blocks of a commit have one time, by which a repeated commit is recognized and a commit is rolled back as a
     # whole: two commits must not share it. kamu writes milliseconds.
-    return max(now, Timestamp.from_ms(past.system_time.ms + 1))
+    time = max(now, Timestamp.from_ms(past.system_time.ms + 1))
+    if time > latest_time(now, tolerance_ms):
+        raise ClockBehind(last=past.system_time, now=now)
+    return time
 
 
 def build_blocks(

@@ -330,7 +330,7 @@ class Settings:
         number(0, 3_600_000), 100, "delay of records while a slice fills; five times as long with a backlog"
     )
     clock_tolerance_ms: int = _option(
-        number(0, 3_600_000),
+        number(1000, 3_600_000),
         CLOCK_TOLERANCE_MS,
         "how far a block may be in the future: by that much the clocks of machines that exchange blocks may differ",
     )
