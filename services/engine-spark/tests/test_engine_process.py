@@ -63,6 +63,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         "ODF_HOME": str(home),
         "ODF_PART": "engine-spark",
         "ODF_SPARK_MASTER": "local[2]",
+        "TMPDIR": str(home),
     }
     with subprocess.Popen(
         [sys.executable, "-m", "odf_engine_spark"],
@@ -76,6 +77,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
             yield Engine(process.pid, jvm, port)
         finally:
             process.terminate()
+            process.wait(PATIENCE)
+    assert list(home.glob("odf-spark-*")) == [], "results are in there"
 
 
 def below(pid: int) -> list[int]:

@@ -51,13 +51,19 @@ REFUSED = {
     ),
     "ors": (
         f"SELECT * FROM t WHERE {' OR '.join(f'c1 = {n}' for n in range(9_000))}",
-        r"too large: .* it has \d\d,\d+ expressions and columns, more than 20,000; select fewer",
+        r"too large: .* it has \d\d,\d+ expressions and columns, more than 15,000; select fewer",
     ),
     "in": (
         f"SELECT * FROM t WHERE c1 IN ({', '.join(map(str, range(5_001)))})",
         "lists more than 5,000 values: put the values into a dataset, and join it",
     ),
     "with": (doubled(30), r"the query is too large: with every WITH, `\*` and CUBE written out"),
+    "with, one name twice": (
+        doubled(30).replace(
+            "SELECT count(*) AS n", "SELECT (WITH q28 AS (SELECT 1 AS x) SELECT x FROM q28) AS n"
+        ),
+        "the query is too large",
+    ),
     "stars": (widened(9), r"the query is too large"),
     "star list": (
         f"SELECT {', '.join(['*'] * 300)} FROM t",
@@ -66,6 +72,10 @@ REFUSED = {
     "cube": (
         f"SELECT count(*) AS n FROM t GROUP BY CUBE({', '.join(f'c{n}' for n in range(20))})",
         "is too large",
+    ),
+    "columns of columns": (
+        f"SELECT c1 AS a0, {', '.join(f'a{n} + a{n} AS a{n + 1}' for n in range(100))} FROM t",
+        "the query is nested too deeply: split it into steps",
     ),
     "parentheses": (f"SELECT {'(' * 1001}1{')' * 1001} AS x FROM t", r"more than 1000 nested \("),
 }

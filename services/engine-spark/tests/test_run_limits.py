@@ -18,6 +18,8 @@ from odf_common.errors import InvalidQuery
 from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.server.requests import MemoryRetry
+from odf_engine_spark.spark.error_messages import FAULTS, QueryOutOfMemory, query_fault
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.query_limits import QueryLimits
 
@@ -180,3 +182,35 @@ def test_a_slow_reader_of_a_result_keeps_the_engine_for_others(spark: Spark) -> 
     finally:
         client.close()
         server.stop(0)
+
+
+def test_a_step_of_a_transform_with_too_many_rows_is_refused_instead_of_waited_for(spark: Spark) -> None:
+    greedy = spark.isolated()
+    rows = greedy.frame(greedy.parse("SELECT id, id + 1 AS b, id + 2 AS c, id + 3 AS d FROM range(15000000)"))
+    with pytest.raises(FAULTS) as caught:
+        greedy.collect(rows)
+    assert "its result has more than 448 MiB for the records of one run" in str(query_fault(caught.value))
+
+
+def test_work_that_runs_out_of_memory_next_to_others_runs_once_more() -> None:
+    memory, ended, calls = MemoryRetry(), threading.Event(), list[int]()
+
+    def greedy(calls_until_success: int) -> str:
+        calls.append(1)
+        if len(calls) < calls_until_success:
+            raise QueryOutOfMemory
+        return "done"
+
+    with pytest.raises(QueryOutOfMemory):
+        memory.run(lambda: greedy(2))
+    assert len(calls) == 1, "it ran alone"
+    other = threading.Thread(target=lambda: memory.run(ended.wait))
+    other.start()
+    until(lambda: memory.running == 1)
+    assert memory.run(lambda: greedy(3)) == "done"
+    with pytest.raises(QueryOutOfMemory):
+        memory.run(lambda: greedy(6))
+    assert len(calls) == 5, "once more, and no more"
+    ended.set()
+    other.join()
+    assert memory.running == 0

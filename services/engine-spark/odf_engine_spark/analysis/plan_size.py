@@ -5,7 +5,7 @@ A short text can describe a huge plan: each query of a WITH that reads the one b
 expressions, and nothing can interrupt it, so the size is computed before.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,8 @@ from odf_engine_spark.spark.tree import Tree
 
 _LISTS: Final = {"Project": ("projectList",), "Aggregate": ("aggregateExpressions",)}
 _FIRST_ONLY: Final = ("Union", "Except", "Intersect")
+# Spark compares the items of a list with each other: a list of this length counts twice, longer ones more.
+_LONG_LIST: Final = 5_000
 _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 
 
@@ -55,7 +57,8 @@ class _Measuring:
     """Measures plans; a query that WITH names counts wherever it is read."""
 
     tables: Mapping[str, PlanSize]
-    named: Mapping[str, Tree]
+    named: Mapping[str, Sequence[Tree]]
+    """Of each name; which of several one means depends on the place, so the largest counts."""
     _sizes: dict[str, PlanSize] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
 
@@ -67,8 +70,8 @@ class _Measuring:
         expressions = stars = subqueries = lateral = 0
         for tree in node.inner():
             for part in _expressions(tree):
-                expressions += 1
-                stars += "Star" in part.kind
+                expressions += 1 + len(part.children) ** 2 // _LONG_LIST
+                stars += "Star" in part.kind and part is not tree  # the columns count such an item of SELECT
                 if part.kind in _SUBQUERIES:
                     inner = [self.plan(plan) for plan in part.part("plan")]
                     subqueries += sum(size.total for size in inner)
@@ -81,13 +84,13 @@ class _Measuring:
 
     def _table(self, name: str) -> PlanSize:
         """Return the size of a named query or a table; inside of a named query, its name is that of a table."""
-        tree = self.named.get(name)
-        if tree is None or name in self._open:
+        if name not in self.named or name in self._open:
             return self.tables.get(name, PlanSize(0, 0))
         if name not in self._sizes:
             self._open.add(name)
-            self._sizes[name] = self.plan(tree)
+            sizes = [self.plan(tree) for tree in self.named[name]]
             self._open.remove(name)
+            self._sizes[name] = PlanSize(max(it.columns for it in sizes), max(it.total for it in sizes))
         return self._sizes[name]
 
     def _columns(self, node: Tree, inputs: list[PlanSize]) -> int:
@@ -107,11 +110,11 @@ def _children(node: Tree) -> tuple[Tree, ...]:
     return node.children[: int(str(node.fields["num-children"]))]
 
 
-def _named_queries(tree: Tree) -> Mapping[str, Tree]:
-    named = {}
+def _named_queries(tree: Tree) -> Mapping[str, Sequence[Tree]]:
+    named: dict[str, list[Tree]] = {}
     for node in tree.walk():
         for query in node.children[len(_children(node)) :]:
-            named[str(query.fields["identifier"]["name"]).lower()] = query
+            named.setdefault(str(query.fields["identifier"]["name"]).lower(), []).append(query)
     return named
 
 

@@ -54,22 +54,22 @@ class MemoryRetry:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._turn = threading.Lock()
-        self._running = 0
+        self.running = 0  # requests
 
     def run(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which may run twice; raises `QueryOutOfMemory`."""
         with self._guard:
-            self._running += 1
+            self.running += 1
         try:
             return work()
         except QueryOutOfMemory:
-            if self._running == 1:
+            if self.running == 1:
                 raise
             with self._turn:
                 return work()
         finally:
             with self._guard:
-                self._running -= 1
+                self.running -= 1
 
 
 class Requests:

@@ -18,7 +18,7 @@ from odf_engine_spark.server.standby import NotWanted, await_turn
 from odf_engine_spark.spark.heartbeat import Heartbeat
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.query_limits import QueryLimits
-from odf_engine_spark.spark.session import start
+from odf_engine_spark.spark.session import start, stop
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -44,7 +44,7 @@ def build(env: IsolatedEnvironment) -> Service:
         grpc_address=settings.engine or ENGINE,
         caller_secret=ENGINE_SECRET,
         background=(_watch(spark, heartbeat), heartbeat.run),
-        on_stop=spark.session.stop,
+        on_stop=lambda: stop(spark),
     )
 
 

@@ -18,12 +18,13 @@ TOO_LARGE: Final = (
     "before you join"
 )
 TOO_MANY_ROWS: Final = (
-    "the query needs too much memory: its result has more than 512 MiB for the records of one run; make fewer or "
+    "the query needs too much memory: its result has more than 448 MiB for the records of one run; make fewer or "
     "shorter rows of each record"
 )
 # Java's heap is full, or Spark's part of it.
 _NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryError|UNABLE_TO_ACQUIRE_MEMORY")
 _NO_ROOM: Final = re.compile(r"is bigger than\s+(?:local\s+)?(?:maxResultSize|spark\.driver\.maxResultSize)")
+_NO_END: Final = "Max iterations ("  # such as of columns that each build on the one before, in one SELECT
 _DISK_FULL: Final = "No space left on device"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
@@ -58,12 +59,9 @@ def query_fault(error: Exception) -> InvalidQuery:
     if isinstance(error, RecursionError) or _overflowed(error):
         return InvalidQuery(text=TOO_DEEP)
     state, text = _said(error)
-    if _NO_MEMORY.search(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text):
-        return QueryOutOfMemory()
-    if _DISK_FULL in text:
-        raise StorageUnavailable(why=_DISK_FULL, remedy="free some space on the disk of TMPDIR") from error
-    if _NO_ROOM.search(text):
-        return InvalidQuery(text=TOO_MANY_ROWS)
+    fault = _resource_fault(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text)
+    if fault is not None:
+        return fault
     text = _STACK.sub("", text.strip())
     # Some errors of the analyser have no SQL state: a window of a month, INTERVAL 1 HOUR.
     is_stateless = state is None and isinstance(error, AnalysisException)
@@ -92,6 +90,20 @@ def _no_function(name: str) -> str:
         return f"{name}: {restriction}"
     similar = nearest(name, sorted(ALLOWED_FUNCTIONS))
     return f"there is no function {name}" + (f": did you mean {similar}?" if similar else "")
+
+
+def _resource_fault(text: str) -> InvalidQuery | None:
+    """Return the error for a query that met a limit of the JVM, by its message with all causes.
+
+    Raises `StorageUnavailable` if the disk is full.
+    """
+    if _NO_END in text:
+        return InvalidQuery(text=TOO_DEEP)
+    if _NO_MEMORY.search(text):
+        return QueryOutOfMemory()
+    if _DISK_FULL in text:
+        raise StorageUnavailable(why=_DISK_FULL, remedy="free some space on the disk of TMPDIR")
+    return InvalidQuery(text=TOO_MANY_ROWS) if _NO_ROOM.search(text) else None
 
 
 def _overflowed(error: Exception) -> bool:

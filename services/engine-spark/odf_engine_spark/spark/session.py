@@ -59,7 +59,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.shuffle.compress": "false",
     "spark.rdd.compress": "false",  # results of ad-hoc queries are read from Spark's files
     # The heap holds several copies of a result; a larger one would fill it, and be waited for forever.
-    "spark.driver.maxResultSize": "512m",
+    "spark.driver.maxResultSize": "448m",
     "spark.cleaner.periodicGC.interval": "1h",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.sql.catalogImplementation": "in-memory",
@@ -136,6 +136,13 @@ def start(
 def _note_refused(_: object, __: object, ___: object) -> None:
     """Log that Spark refused a connection: its own way prints a traceback, for anyone who can connect to the port."""
     log.warning("a connection to a port of Spark was refused", why=type(sys.exception()).__name__)
+
+
+def stop(spark: Spark) -> None:
+    """Stop the session, and remove its folder: a service ends without the functions that run at a normal exit."""
+    folder = spark.session.sparkContext.getConf().get(LOCAL_FOLDER)
+    spark.session.stop()
+    shutil.rmtree(str(folder), ignore_errors=True)
 
 
 def _own_folder() -> str:
