@@ -9,10 +9,10 @@ from odf_testing.other_user import NOBODY, ask
 from odf_common.identity.dataset_refs import Name
 from odf_sync.access.rules import Action
 
+from .access_matrix import PRIVATE, PUBLIC, Node
 from .ingest_node import Here
 from .ingest_node import here as here  # noqa: PLC0414 - a fixture
 from .ingest_node import make_here as make_here  # noqa: PLC0414 - a fixture
-from .test_who_may_do_what import PRIVATE, PUBLIC, Node
 
 NEW = "new"
 FORWARDED = {"X-Forwarded-For": "192.0.2.1"}
