@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
@@ -14,7 +15,7 @@ import pytest
 from odf_testing.engine import FLIGHTS, VOCAB, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
-from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.errors import InvalidInput, InvalidQuery, OdfError
 from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
@@ -202,17 +203,20 @@ def test_a_refused_function_does_not_exist_however_it_is_written(
         isolated.frame(isolated.parse(text)).queryExecution().analyzed()
 
 
-def test_no_call_of_any_function_reaches_the_network_or_a_file(
-    spark: Spark, all_functions: Mapping[str, Java], listener: Listener, tmp_path: Path
-) -> None:
-    secret = tmp_path / "secret.txt"
+def hostile_arguments(listener: Listener, secret: Path) -> tuple[str, ...]:
     secret.write_text(CANARY)
-    hostile = (
+    return (
         f"'<!DOCTYPE a SYSTEM \"{listener.url}/d\"><a>&p;</a>'",
         f"'{secret}'",
         f"map('rowValidationXSDPath', '{listener.url}/s', 'path', '{secret}')",
         f"'{listener.url}/x'",
     )
+
+
+def test_no_call_of_any_function_reaches_the_network_or_a_file(
+    spark: Spark, all_functions: Mapping[str, Java], listener: Listener, tmp_path: Path
+) -> None:
+    hostile = hostile_arguments(listener, tmp_path / "secret.txt")
     session = spark.isolated()
     session.session.conf.set("spark.sql.codegen.wholeStage", "false")  # of no use for one row
     session.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
@@ -221,6 +225,22 @@ def test_no_call_of_any_function_reaches_the_network_or_a_file(
             arguments = [hostile[(number + position) % len(hostile)] for position in range(arity)]
             answer = _answer(session, f"SELECT `{name}`({', '.join(arguments)}) AS x")
             assert CANARY not in answer, (name, arguments)
+    assert not listener.connections
+
+
+@pytest.mark.soak
+def test_no_call_of_any_function_reaches_them_wherever_sql_runs(
+    all_functions: Mapping[str, Java], places: Mapping[str, Place], listener: Listener, tmp_path: Path
+) -> None:
+    hostile = hostile_arguments(listener, tmp_path / "secret.txt")
+    for (number, name), arity in product(enumerate(sorted(all_functions)), (1, 2, 3)):
+        for place, run in places.items():
+            arguments = [hostile[(number + arity + position) % len(hostile)] for position in range(arity)]
+            try:
+                answer = str(run(f"`{name}`({', '.join(arguments)})"))
+            except OdfError as error:
+                answer = str(error)
+            assert CANARY not in answer, (place, name, arguments)
     assert not listener.connections
 
 
