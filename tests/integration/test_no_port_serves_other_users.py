@@ -1,6 +1,7 @@
 """Every port of a node, found in the kernel's own table, as another user of the machine."""
 
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Story
-from odf_testing.stranger import NOBODY, Request, Seen, methods, see
+from odf_testing.stranger import CLOSED, NOBODY, Request, Seen, methods, see
 
 from odf_common.service.settings import child_environment
 
@@ -106,12 +107,21 @@ def http_shows_what_is_public(port: Port, seen: Seen, private: Iterable[str]) ->
     return True
 
 
-def redis_is_recognised(_port: Port, seen: Seen, _: Iterable[str]) -> bool:
-    return bool(seen["redis"])
+def redis_asks_for_a_password(port: Port, seen: Seen, _: Iterable[str]) -> bool:
+    if not seen["redis"]:
+        return False
+    assert seen["redis"].startswith("-NOAUTH"), port
+    return True
 
 
-def kafka_is_recognised(_port: Port, seen: Seen, _: Iterable[str]) -> bool:
-    return bool(seen["kafka"])
+def kafka_tells_of_push_topics_only(port: Port, seen: Seen, _: Iterable[str]) -> bool:
+    """What else a client without credentials may do there, a story of its own tells."""
+    if not seen["kafka"]:
+        return False
+    topics = re.findall(r"odf\.[\w.-]+|__\w+", seen["kafka"])
+    assert not [topic for topic in topics if not topic.startswith("odf.push.")], port
+    assert topics or seen["kafka"] == CLOSED, port
+    return True
 
 
 def spark_answers_nothing(port: Port, seen: Seen, _: Iterable[str]) -> bool:
@@ -125,8 +135,8 @@ def spark_answers_nothing(port: Port, seen: Seen, _: Iterable[str]) -> bool:
 PROTOCOLS: tuple[Callable[[Port, Seen, Iterable[str]], bool], ...] = (
     grpc_is_closed,
     http_shows_what_is_public,
-    redis_is_recognised,
-    kafka_is_recognised,
+    redis_asks_for_a_password,
+    kafka_tells_of_push_topics_only,
     spark_answers_nothing,
 )
 WRITES = 4  # at the end of the requests

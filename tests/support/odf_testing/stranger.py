@@ -35,10 +35,12 @@ from odf_common.proto.odf.node.v1 import (
 
 NOBODY: Final = 65534
 ANSWER_SECONDS: Final = 3.0
+CLOSED: Final = "closed"
 _FILES: Final = (
     health_pb2, reflection_pb2, engine_pb2, access_pb2, coordinator_pb2, ingest_pb2, push_pb2, sync_pb2, verifier_pb2, webhooks_pb2
 )  # fmt: skip
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, 7, -1)  # which every Kafka answers
+_METADATA: Final = struct.pack(">ihhihi", 14, 3, 1, 8, -1, -1)  # of all topics
 Request = tuple[str, str, str]
 
 
@@ -51,7 +53,9 @@ class Seen(TypedDict):
     http: list[tuple[int, str]]
     """Status and body of each request; empty if it is no HTTP."""
     redis: str
+    """The answer to PING; empty if it is no Redis."""
     kafka: str
+    """The answer to a request for the metadata of all topics; empty if it is no Kafka."""
     other: str
     """What it answers to a line of text, if it is none of these."""
 
@@ -90,7 +94,7 @@ def _seen(address: tuple[str, int], requests: Iterable[Request]) -> Seen:
     elif (answer := _exchange(address, b"*1\r\n$4\r\nPING\r\n"))[:1] in (b"+", b"-"):
         seen["redis"] = answer.decode()
     elif (answer := _exchange(address, _API_VERSIONS))[4:8] == struct.pack(">i", 7):
-        seen["kafka"] = answer.hex()
+        seen["kafka"] = _exchange(address, _METADATA).decode("latin-1") or CLOSED
     else:
         seen["other"] = _exchange(address, b"m\nd\no0\ne\n").decode(errors="replace")
     return seen
