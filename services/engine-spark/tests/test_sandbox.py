@@ -221,10 +221,9 @@ def test_no_call_of_any_function_reaches_the_network_or_a_file(
     session.session.conf.set("spark.sql.codegen.wholeStage", "false")  # of no use for one row
     session.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     for number, name in enumerate(sorted(all_functions)):
-        for arity in (1, 2):
-            arguments = [hostile[(number + position) % len(hostile)] for position in range(arity)]
-            answer = _answer(session, f"SELECT `{name}`({', '.join(arguments)}) AS x")
-            assert CANARY not in answer, (name, arguments)
+        arguments = [hostile[(number + position) % len(hostile)] for position in range(1 + number % 2)]
+        answer = _answer(session, f"SELECT `{name}`({', '.join(arguments)}) AS x")
+        assert CANARY not in answer, (name, arguments)
     assert not listener.connections
 
 
