@@ -36,6 +36,14 @@ def widened(times: int) -> str:
     return f"SELECT count(*) AS n FROM {query} AS t"
 
 
+def renamed(times: int) -> str:
+    """Each query named `a` reads the `a` around it twice."""
+    query = "SELECT count(*) AS n FROM a"
+    for _ in range(times):
+        query = f"SELECT * FROM (WITH a AS (SELECT x.* FROM a AS x CROSS JOIN a AS y) {query})"
+    return f"WITH a AS (SELECT * FROM t) {query}"
+
+
 REFUSED = {
     "text": (
         f"SELECT '{'x' * (60 << 20)}' AS x FROM t",
@@ -63,6 +71,20 @@ REFUSED = {
             "SELECT count(*) AS n", "SELECT (WITH q28 AS (SELECT 1 AS x) SELECT x FROM q28) AS n"
         ),
         "the query is too large",
+    ),
+    "with, a name inside of its own query": (
+        renamed(31),
+        "WITH names a again inside of its own query",
+    ),
+    "pivot": (
+        "SELECT * FROM t PIVOT ({} FOR c2 IN ({}))".format(
+            ", ".join(f"sum(c1) AS s{n}" for n in range(100)), ", ".join(map(str, range(100)))
+        ),
+        r"returns [\d,]+ columns, more than 5,000",
+    ),
+    "nested comments": (
+        f"SELECT /* /* */ ' */ {'(' * 9_000}1{')' * 9_000} AS x FROM t -- '",
+        "comments cannot be nested",
     ),
     "stars": (widened(9), r"the query is too large"),
     "star list": (

@@ -13,6 +13,7 @@ from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import TemporalTable, TransformSql
 from odf_common.ports.engine import QueryTable
+from odf_engine_spark.analysis.dialect import read_text
 
 T = "time_hour AS event_time"
 REFUSED = {
@@ -141,6 +142,25 @@ ALLOWED = (
 @pytest.mark.parametrize("query", ALLOWED)
 def test_timestamp_literals_are_allowed(derive: Make, query: str) -> None:
     derive(sql(query), flights=[Block(rows=[flight(1)])]).pull()
+
+
+@pytest.mark.parametrize("column", ["`it's`", "`a/*b`", "r'\\'"])
+def test_a_quote_in_a_name_or_raw_string_does_not_hide_a_temporal_join(column: str) -> None:
+    query = f"SELECT {column} AS x, w.temp FROM f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.a = w.a"
+    assert list(read_text(query, ()).tables) == ["weather@f.time_hour"]
+
+
+@pytest.mark.parametrize(
+    "text", ["No space left on device", "java.lang.OutOfMemoryError", "Max iterations ("]
+)
+def test_a_text_of_a_query_is_no_fault_of_the_machine(
+    engine: EngineClient, dataset: QueryTable, text: str
+) -> None:
+    for query in (f"SELECT raise_error('{text}') FROM `a.b`", f"SELECT `{text}` FROM `a.b`"):
+        with pytest.raises(InvalidInput) as caught:
+            engine.query(query, (dataset,))
+        assert caught.value.code == "InvalidQuery"
+        assert text in str(caught.value)
 
 
 def test_inputs_that_differ_in_capital_letters_only_are_refused(derive: Make) -> None:

@@ -163,8 +163,9 @@ def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
     """
     pages = [headers[name] for name in ("Origin", "Referer") if name in headers]
     is_cross_site = headers.get("Sec-Fetch-Site", "").strip().lower() in CROSS_SITE
-    # A page of this machine at another port, or by another of its names, is cross-site too: its `Origin` says more.
-    return (is_cross_site and "Origin" not in headers) or not all(map(_is_loopback_url, pages))
+    # A page of this machine at another port, or by another of its names, is cross-site too, but gives its address,
+    # and no page can give another's.
+    return (is_cross_site and not pages) or not all(map(_is_loopback_url, pages))
 
 
 def why_another_user(client: Sequence[Any] | None, server: Sequence[Any] | None) -> str | None:

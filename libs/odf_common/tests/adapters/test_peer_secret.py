@@ -1,6 +1,7 @@
 """Calls without the node's secret are refused, whatever they call; clients send it to no other user's server."""
 
 import logging
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -25,6 +26,19 @@ os.setresuid(65534, 65534, 65534)
 server = socket.create_server(("127.0.0.1", 0))
 print(server.getsockname()[1], flush=True)
 server.accept()[0].recv(100)
+"""
+
+# It takes one connection, as that of a server that is down for a moment, speaks HTTP/2, and listens no more.
+FOREIGN_CONNECTION: Final = """
+import os, socket, sys, time
+os.setresuid(65534, 65534, 65534)
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("listening", flush=True)
+connection = server.accept()[0]
+server.close()
+connection.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+print("connected", flush=True)
+time.sleep(60)
 """
 
 
@@ -171,6 +185,27 @@ def test_a_server_of_another_user_is_sent_nothing(foreign_address: str) -> None:
         for call in calls:
             with pytest.raises(ServerOfAnotherUser, match="65534"), calling("ingest"):
                 call()
+
+
+def test_a_server_of_another_user_is_sent_nothing_once_it_listens_no_more() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    with (
+        channel(f"127.0.0.1:{port}", SECRET) as open_channel,
+        subprocess.Popen(
+            [sys.executable, "-c", FOREIGN_CONNECTION, str(port)], stdout=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "listening\n"
+        stub = ingest_pb2_grpc.IngestStub(open_channel)
+        open_channel.subscribe(lambda _: None, try_to_connect=True)
+        assert process.stdout.readline() == "connected\n"
+        try:
+            with pytest.raises(ServerOfAnotherUser, match="65534"), calling("ingest"):
+                stub.Polls(pb.PollsRequest(), timeout=5)
+        finally:
+            process.kill()
 
 
 def test_one_that_listens_for_several_users_is_sent_the_secret(foreign_address: str) -> None:

@@ -116,6 +116,7 @@ def test_a_node_does_not_start_with_an_open_address(
         {"Sec-Fetch-Site": "same-origin", "Referer": "http://localhost:8080/"},
         # A page of this machine at another port, or by another name of it.
         {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "cross-site"},
+        {"Referer": "http://127.0.0.1:5545/", "Sec-Fetch-Site": "same-site"},
     ],
 )
 def test_programs_on_this_machine_are_local(peer: str, host: str, headers: dict[str, str]) -> None:

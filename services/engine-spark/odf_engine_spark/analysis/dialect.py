@@ -25,11 +25,13 @@ _NAME: Final = r"(?:`[^`]+`|[A-Za-z_]\w*)"
 _STRING: Final = r"'[^'\\]*(?:\\.[^'\\]*)*(?:'|\\?\Z)|\"[^\"\\]*(?:\\.[^\"\\]*)*(?:\"|\\?\Z)"
 _LINE_COMMENT: Final = r"--(?:\\\n|[^\r\n])*"
 _COMMENT: Final = r"/\*(?!\+).*?(?:\*/|\Z)"
+_RAW: Final = r"(?<!\w)[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z))"
 _AS_OF: Final = re.compile(
-    rf"{_STRING}|{_LINE_COMMENT}|{_COMMENT}|"
+    rf"{_RAW}|{_STRING}|{_LINE_COMMENT}|{_COMMENT}|"
     rf"(?<!\w)(?P<table>{_NAME})(?P<gap>\s+)FOR\s+SYSTEM_TIME\s+AS\s+OF\s+(?P<time>{_NAME}(?:\.{_NAME})?)"
     r"(?P<more>\s*[('\"])?"
-    rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?",
+    rf"(?P<alias>\s+(?:AS\s+)?(?!(?:ON|USING|WHERE|JOIN|LEFT|INNER|GROUP|UNION|HAVING)\b){_NAME})?|"
+    r"`[^`]*(?:`|\Z)",  # another name, which may have quotes in it
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
@@ -94,8 +96,11 @@ def check_text(sql: str, limits: QueryLimits) -> None:
     Spark's parser takes a minute for thousands of parentheses, and its JSON doubles with each CASE inside a CASE.
     """
     _check_length(len(sql), limits)
-    tokens = islice((token[0] for token in _TOKEN.finditer(sql)), limits.tokens + 1)
-    words = [token if len(token) > _LONGEST_WORD else token.upper() for token in tokens]
+    tokens = list(islice(_TOKEN.finditer(sql), limits.tokens + 1))
+    if any(token.lastgroup == "comment" and token[0].count("/*") > 1 for token in tokens):
+        # Spark's comments nest: what is a comment for us might be a query for it.
+        raise InvalidQuery(text="comments cannot be nested: remove the inner one")
+    words = [token[0] if len(token[0]) > _LONGEST_WORD else token[0].upper() for token in tokens]
     if len(words) > limits.tokens:
         raise InvalidQuery(text=f"the query has more than {limits.tokens:,} words and signs: {_SHORTER}")
     _check_lists(words, limits)
@@ -148,11 +153,8 @@ def check_moments(sql: str) -> None:
     before = ""
     for token in _TOKEN.finditer(sql):
         match token.lastgroup:
-            case "line":
+            case "line" | "comment":
                 continue
-            case "comment":
-                if token[0].count("/*") > 1:
-                    raise InvalidQuery(text="comments cannot be nested: remove the inner one")
             case "word":
                 before = token[0].upper()
             case "raw" | "text" if before in _TIMES:

@@ -84,6 +84,8 @@ class _Measuring:
 
     def _table(self, name: str) -> PlanSize:
         """Return the size of a named query or a table; inside of a named query, its name is that of a table."""
+        if name in self._open and len(self.named[name]) > 1:
+            raise InvalidQuery(text=f"WITH names {name} again inside of its own query: use another name")
         if name not in self.named or name in self._open:
             return self.tables.get(name, PlanSize(0, 0))
         if name not in self._sizes:
@@ -102,6 +104,8 @@ class _Measuring:
             return inputs[0].columns
         if node.kind == "Generate":
             return below + max(len(node.part("generatorOutput")), 1)
+        if node.kind == "Pivot":
+            return below + len(node.part("pivotValues")) * len(node.part("aggregates"))
         return below
 
 

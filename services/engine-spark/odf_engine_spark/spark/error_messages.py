@@ -32,6 +32,7 @@ _ADVICE: Final = re.compile(
 )
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
 _INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
+_RESOURCE_STATES: Final = ("53", "54", _INTERNAL)  # prefixes of those of exhausted resources and limits, too
 MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
@@ -59,9 +60,11 @@ def query_fault(error: Exception) -> InvalidQuery:
     if isinstance(error, RecursionError) or _overflowed(error):
         return InvalidQuery(text=TOO_DEEP)
     state, text = _said(error)
-    fault = _resource_fault(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text)
-    if fault is not None:
-        return fault
+    # Other errors quote what users have written, which may look like one of these.
+    if state is None or state.startswith(_RESOURCE_STATES):
+        fault = _resource_fault(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text)
+        if fault is not None:
+            return fault
     text = _STACK.sub("", text.strip())
     # Some errors of the analyser have no SQL state: a window of a month, INTERVAL 1 HOUR.
     is_stateless = state is None and isinstance(error, AnalysisException)

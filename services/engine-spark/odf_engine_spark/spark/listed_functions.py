@@ -341,7 +341,6 @@ SYNTAX: Final = names_in(
     "Alias AttributeReference Literal OuterReference LateralColumnAliasReference GetArrayItem GetArrayStructFields "
     "GetMapValue GetStructField LambdaFunction NamedLambdaVariable LikeAll LikeAny NotLikeAll NotLikeAny PipeOperator "
     "SortOrder With CommonExpressionDef CommonExpressionRef KnownNullable KnownNotNull TryEval NullIfResult "
-    "JsonTable Unnest "
     "Unnest JsonTable "
     # Sub-queries
     "Exists InSubquery LateralSubquery ListQuery ScalarSubquery "

@@ -131,8 +131,8 @@ def time_limit(limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
 
 
 def is_ascending(result: StoredResult, column: str) -> bool:
-    """Return whether the rows are in the order of a column of integers, or have no such column."""
-    if column not in result.schema.names:
+    """Return whether the rows are in the order of a column of integers, or have none or several such columns."""
+    if result.schema.names.count(column) != 1:
         return True
     highest = None
     for batch in result.batches():

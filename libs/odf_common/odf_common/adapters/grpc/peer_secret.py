@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 import grpc
 
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.socket_users import are_users_known, user_of_server
+from odf_common.adapters.socket_users import are_users_known, user_of_server, users_connected_to
 from odf_common.errors import Refused, Unavailable
 
 KEY: Final = "authorization"
@@ -82,12 +82,13 @@ def hash_of_header(value: str | bytes) -> bytes:
 
 
 def require_own_server(secret: PeerSecret, address: str) -> None:
-    """Raise `ServerOfAnotherUser` if another user's program is known to listen at `host:port`."""
+    """Raise `ServerOfAnotherUser` if another user's program listens at `host:port`, or is connected to this process."""
     if secret.users is None or not are_users_known():
         return
     host, _, port = address.rpartition(":")
-    for name in LOOPBACK_HOSTS if host == "localhost" else (host.strip("[]"),):
-        user = user_of_server((name, int(port)))
+    hosts = LOOPBACK_HOSTS if host == "localhost" else (host.strip("[]"),)
+    listening = (user_of_server((name, int(port))) for name in hosts)
+    for user in (*listening, *users_connected_to(int(port))):
         if user is not None and user not in secret.users:
             raise ServerOfAnotherUser(what=f"address {address}", user=user)
 

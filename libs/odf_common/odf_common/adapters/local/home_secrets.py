@@ -17,6 +17,46 @@ from odf_common.adapters.secrets import read_secret, secret_file
 __all__ = ["close_home", "ensure_secret", "keep_private", "secret_file"]
 
 SECRET_BYTES: Final = 32
+# As in docs/formats/store-layout.md.
+OWN_ENTRIES: Final = frozenset(
+    {
+        *(
+            "accepted",
+            "access.db",
+            "cache",
+            "claims",
+            "datasets",
+            "downloads",
+            "kafka",
+            "keys",
+            "locks",
+            "logs",
+            "names",
+        ),
+        *(
+            "node-id",
+            "node.json",
+            "node.lock",
+            "ports.json",
+            "redis",
+            "repositories",
+            "reserve",
+            "scratch",
+            "search",
+        ),
+        *(
+            "secrets",
+            "staging",
+            "store",
+            "tenancy",
+            "uploads",
+            "verified",
+            "views",
+            "webhooks",
+            "webhooks.db",
+        ),
+    }
+)
 
 
 @guarded
@@ -50,13 +90,20 @@ def keep_private(home: Path) -> None:
 
 
 def close_home(home: Path) -> None:
-    """Take all rights of other users from the entries of a home, which an earlier release created by the umask.
+    """Take all rights of other users from the node's entries of a home, which an earlier release created by the umask.
 
-    What is below them cannot be reached then. The home itself keeps its mode: its owner may have chosen it.
+    What is below them cannot be reached then. The home itself keeps its mode, since its owner may have chosen it, and
+    so do entries that are not the node's, such as a folder that datasets are pushed to.
     """
-    with contextlib.suppress(OSError):  # a file that is gone; one of another user; a read-only mount
-        for entry in os.scandir(home):
+    for entry in _entries(home):
+        with contextlib.suppress(OSError):  # a file that is gone; one of another user; a read-only mount
             mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
-            if mode & durable.PRIVATE_UMASK and not entry.is_symlink():
-                with contextlib.suppress(OSError):
-                    Path(entry.path).chmod(mode & ~durable.PRIVATE_UMASK)
+            if entry.name in OWN_ENTRIES and mode & durable.PRIVATE_UMASK and not entry.is_symlink():
+                Path(entry.path).chmod(mode & ~durable.PRIVATE_UMASK)
+
+
+def _entries(home: Path) -> list["os.DirEntry[str]"]:
+    try:
+        return list(os.scandir(home))
+    except OSError:  # not made yet, or another user's
+        return []
