@@ -11,6 +11,8 @@ from odf_common.adapters.local import durable
 @pytest.fixture(autouse=True)
 def first_umask() -> Iterator[None]:
     """Restore the umask that a command in this process has changed."""
+    before = os.umask(0)
+    os.umask(before)
     yield
-    if durable._STARTED_WITH:
-        os.umask(durable._STARTED_WITH.pop())
+    durable._STARTED_WITH.clear()
+    os.umask(before)

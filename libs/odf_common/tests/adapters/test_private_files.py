@@ -74,16 +74,26 @@ def test_a_command_keeps_private_what_it_creates_in_a_home_of_its_own_user(tmp_p
 def test_the_entries_of_an_existing_home_are_closed(tmp_path: Path) -> None:
     home, outside = tmp_path / "home", tmp_path / "outside"
     outside.touch(0o644)
-    (home / "datasets" / "deep").mkdir(0o755, parents=True)
+    (home / "datasets" / "deep").mkdir(parents=True)
     (home / "keys").mkdir(0o700)
-    (home / "node-id").touch(0o644)
+    (home / "node-id").touch()
+    (home / "shared").mkdir()  # a folder that datasets are pushed to
     (home / "link").symlink_to(outside)
-    home.chmod(0o755)
+    for path, mode in (
+        (home, 0o755),
+        (home / "datasets", 0o755),
+        (home / "shared", 0o755),
+        (home / "node-id", 0o644),
+    ):
+        path.chmod(mode)
+    (home / "datasets" / "deep").chmod(0o755)
+    outside.chmod(0o644)
     close_home(home)
     found = {
         name: stat.S_IMODE((home / name).stat().st_mode)
-        for name in ("datasets", "keys", "node-id", "datasets/deep")
+        for name in ("datasets", "keys", "node-id", "datasets/deep", "shared")
     }
-    assert found == {"datasets": 0o700, "keys": 0o700, "node-id": 0o600, "datasets/deep": 0o755}
+    kept = {"datasets/deep": 0o755, "shared": 0o755}
+    assert found == {"datasets": 0o700, "keys": 0o700, "node-id": 0o600, **kept}
     assert [stat.S_IMODE(path.stat().st_mode) for path in (home, outside)] == [0o755, 0o644]
     close_home(tmp_path / "no home")
