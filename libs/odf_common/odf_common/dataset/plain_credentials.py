@@ -37,6 +37,18 @@ SECRET_ENDINGS: Final = frozenset(
         *("subscription key", "functions key", "amz signature", "goog signature"),
     }
 )
+# What the last word of a name ends with where words are run together: PGPASSWORD, clientsecret, SSHPASS.
+SECRET_TAILS: Final = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "apikey",
+    "accesskey",
+    "secretkey",
+    "sshpass",
+)
 SECRET_NAMES: Final = frozenset(
     {"authorization", "proxy authorization", "cookie", "bearer", "signature", "sig"}
 )
@@ -247,9 +259,11 @@ def _is_secret(name: str, value: str) -> bool:
     """Return whether a value of this name is a credential in plain text."""
     words = [word.lower() for word in _WORD.findall(name)]
     last, two = words[-1:], words[-2:]
-    if last == ["token"] and PAGING & {*two[:-1]}:
+    end = "".join(last)
+    if end.endswith("token") and PAGING & {*two[:-1], end.removesuffix("token")}:
         return False
-    if " ".join(words) in SECRET_NAMES or {" ".join(last), " ".join(two)} & SECRET_ENDINGS:
+    is_named = " ".join(words) in SECRET_NAMES or {end, " ".join(two)} & SECRET_ENDINGS
+    if is_named or end.endswith(SECRET_TAILS):
         return _is_plain(value)
     return " ".join(words) in KEY_NAMES and _KEY.fullmatch(unquote(_filled(value))) is not None
 
