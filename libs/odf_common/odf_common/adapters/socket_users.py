@@ -1,4 +1,4 @@
-"""Which user's program has the other end of a connection on this machine: the kernel knows.
+"""The user whose program has the other end of a connection on this machine, as the kernel knows.
 
 It is asked over netlink (sock_diag), which takes some 20 µs however many sockets there are. Where that is not allowed,
 as in some sandboxes, the tables in `/proc/net` are read, which takes a millisecond or more.
@@ -47,13 +47,13 @@ def user_of_client(client: Address, server: Address) -> int | None:
 
     Ask only if `are_users_known`.
     """
-    found = _found(client, server)
+    found = _find_socket(client, server)
     return found.user if found is not None and found.state != _LISTEN and found.inode else None
 
 
 def user_of_server(address: Address) -> int | None:
     """Return the user whose program listens at an address of this machine; None if none does."""
-    found = _found(address, (ANY[_ip(address).version], 0))
+    found = _find_socket(address, (ANY[_ip(address).version], 0))
     return found.user if found is not None and found.state == _LISTEN and found.inode else None
 
 
@@ -87,14 +87,14 @@ def are_users_known() -> bool:
     return False
 
 
-def _found(local: Address, remote: Address) -> _Socket | None:
+def _find_socket(local: Address, remote: Address) -> _Socket | None:
     try:
-        return _asked(local, remote)
+        return _query_netlink(local, remote)
     except OSError:
-        return _listed(local, remote)
+        return _read_proc_tables(local, remote)
 
 
-def _asked(local: Address, remote: Address) -> _Socket | None:
+def _query_netlink(local: Address, remote: Address) -> _Socket | None:
     """Return the socket, None if it does not exist; raises `OSError` if the kernel does not answer."""
     ends = (_ip(local), _ip(remote))
     family = socket.AF_INET if ends[0].version == ends[1].version == 4 else socket.AF_INET6
@@ -118,11 +118,13 @@ def _asked(local: Address, remote: Address) -> _Socket | None:
     return _Socket(state, user, inode)
 
 
-def _listed(local: Address, remote: Address) -> _Socket | None:
+def _read_proc_tables(local: Address, remote: Address) -> _Socket | None:
     """Return the socket from the tables in `/proc/net`; None if they cannot be read."""
     # A server may listen at its address, or at all of the machine's.
     places = [local] if remote[1] else [local, *((host, local[1]) for host in ANY.values())]
-    ends = {(ours, theirs) for place in places for ours in _written(place) for theirs in _written(remote)}
+    ends = {
+        (ours, theirs) for place in places for ours in _proc_forms(place) for theirs in _proc_forms(remote)
+    }
     for table in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in Path("/proc/net", table).read_text().splitlines()[1:]:
@@ -132,7 +134,7 @@ def _listed(local: Address, remote: Address) -> _Socket | None:
     return None
 
 
-def _written(address: Address) -> Iterator[str]:
+def _proc_forms(address: Address) -> Iterator[str]:
     """Yield an address as the tables show it, of IPv4 also as that of an IPv6 socket."""
     ip, port = _ip(address), address[1]
     forms = [ip.packed]

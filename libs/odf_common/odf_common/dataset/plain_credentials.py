@@ -89,18 +89,18 @@ class Credential:
     instead: str
 
 
-Found = tuple[str, str]  # what it is, and what to do instead
+Finding = tuple[str, str]  # what it is, and what to do instead
 _FROM_FILE: Final = "have the command read it from a file, since prepare steps get no variables"
 
 
 def credentials_in(event: MetadataEvent | None) -> tuple[Credential, ...]:
     """Return the credentials that an event has in plain text."""
-    return _of_source(event) if isinstance(event, SetPollingSource) else ()
+    return _search_source(event) if isinstance(event, SetPollingSource) else ()
 
 
 @lru_cache(maxsize=1000)  # every list of datasets asks
-def _of_source(event: SetPollingSource) -> tuple[Credential, ...]:
-    return tuple(_below(event, ""))
+def _search_source(event: SetPollingSource) -> tuple[Credential, ...]:
+    return tuple(_search(event, ""))
 
 
 def places_of(found: Sequence[Credential]) -> str:
@@ -120,17 +120,17 @@ def require_no_plain_credentials(event: MetadataEvent) -> None:
         raise InvalidInput(text=text + more, where=first.path)
 
 
-def _below(value: Any, path: str) -> Iterator[Credential]:  # noqa: ANN401 - any part of an event
+def _search(value: Any, path: str) -> Iterator[Credential]:  # noqa: ANN401 - any part of an event
     if isinstance(value, tuple):
         for number, item in enumerate(value):
-            yield from _below(item, f"{path}[{number}]")
+            yield from _search(item, f"{path}[{number}]")
     if not is_dataclass(value):
         return
     for field in fields(value):
         below = f"{path}.{camel(field.name)}".removeprefix(".")
         check, item = SEARCHED_FIELDS.get((type(value), field.name)), getattr(value, field.name)
         if check is None:
-            yield from _below(item, below)
+            yield from _search(item, below)
         elif item is not None:
             for where, (what, instead) in check(value, _searched(item)):
                 yield Credential(path=below + where, what=what[:MAX_WHAT_CHARACTERS], instead=instead)
@@ -144,23 +144,23 @@ def _searched(item: str | tuple[str, ...]) -> str | tuple[str, ...]:
     )
 
 
-def _in_url(_: object, url: str) -> Iterator[tuple[str, Found]]:
-    return (("", found) for found in _of_url(url))
+def _in_url(_: object, url: str) -> Iterator[tuple[str, Finding]]:
+    return (("", found) for found in _search_url(url))
 
 
-def _in_node_url(_: object, url: str) -> Iterator[tuple[str, Found]]:
+def _in_node_url(_: object, url: str) -> Iterator[tuple[str, Finding]]:
     """Yield what `_in_url` does, and a key at the end of the path, where providers of nodes have it."""
     yield from _in_url(_, url)
     if _KEY.fullmatch(_split(url)[1].rstrip("/").rpartition("/")[2]):
         yield "", ("the key in the URL's path", _write("API_KEY"))
 
 
-def _in_header(header: RequestHeader, value: str) -> Iterator[tuple[str, Found]]:
+def _in_header(header: RequestHeader, value: str) -> Iterator[tuple[str, Finding]]:
     if _is_secret(header.name, value):
         yield "", (f"the header {header.name}", _header_value(header.name, value))
 
 
-def _in_variable(variable: EnvVar, value: str) -> Iterator[tuple[str, Found]]:
+def _in_variable(variable: EnvVar, value: str) -> Iterator[tuple[str, Finding]]:
     if _is_secret(variable.name, value):
         yield (
             "",
@@ -168,22 +168,22 @@ def _in_variable(variable: EnvVar, value: str) -> Iterator[tuple[str, Found]]:
         )
 
 
-def _in_password(_: object, value: str) -> Iterator[tuple[str, Found]]:
+def _in_password(_: object, value: str) -> Iterator[tuple[str, Finding]]:
     if _is_plain(value):
         yield "", ("the password", _write("PASSWORD"))
 
 
-def _in_command(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Found]]:
-    for number, found in _of_words(words):
+def _in_command(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
+    for number, found in _search_words(words):
         yield f"[{number}]", found
 
 
-def _in_pipe(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Found]]:
-    for number, (what, _instead) in _of_words(words):
+def _in_pipe(_: object, words: tuple[str, ...]) -> Iterator[tuple[str, Finding]]:
+    for number, (what, _instead) in _search_words(words):
         yield f"[{number}]", (what, _FROM_FILE)
 
 
-Check = Callable[[Any, Any], Iterator[tuple[str, Found]]]
+Check = Callable[[Any, Any], Iterator[tuple[str, Finding]]]
 SEARCHED_FIELDS: Final[Mapping[tuple[type, str], Check]] = {
     (FetchStepUrl, "url"): _in_url,
     (RequestHeader, "value"): _in_header,
@@ -198,7 +198,7 @@ SEARCHED_FIELDS: Final[Mapping[tuple[type, str], Check]] = {
 """The fields of polling sources that may have credentials, and what looks for them."""
 
 
-def _of_url(url: str) -> Iterator[Found]:
+def _search_url(url: str) -> Iterator[Finding]:
     authority, _, parameters = _split(url)
     user, _, password = authority.rpartition("@")[0].partition(":")
     if user.lower() not in PUBLIC_USERS and _is_plain(password):
@@ -213,7 +213,7 @@ def _of_url(url: str) -> Iterator[Found]:
 def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
     """Return authority, path, and parameters of query and fragment; templates are filled in."""
     try:
-        parts = urlsplit(_filled(url))
+        parts = urlsplit(_fill_templates(url))
     except ValueError:
         return "", "", []
     return (
@@ -223,15 +223,15 @@ def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
     )
 
 
-def _of_words(words: tuple[str, ...]) -> Iterator[tuple[int, Found]]:
+def _search_words(words: tuple[str, ...]) -> Iterator[tuple[int, Finding]]:
     """Yield credentials in the words of a command line, and in the words of a script in one of them."""
     for number, word in enumerate(words):
         after = words[number + 1] if number + 1 < len(words) else ""
         inner = _shell_words(word)
         if len(inner) > 1 and not _HEADER.fullmatch(word):
-            yield from ((number, found) for _, found in _of_words(inner))
+            yield from ((number, found) for _, found in _search_words(inner))
             continue
-        yield from ((number, found) for url in _URL.findall(word) for found in _of_url(url))
+        yield from ((number, found) for url in _URL.findall(word) for found in _search_url(url))
         if (header := _HEADER.fullmatch(word)) and _is_secret(header[1], _argument(header[2], "")):
             yield number, (f"the header {header[1]}", _header_value(header[1], header[2]))
         if (option := _OPTION.fullmatch(word)) and _is_secret(option[1], _argument(option[2], after)):
@@ -265,16 +265,16 @@ def _is_secret(name: str, value: str) -> bool:
     is_named = " ".join(words) in SECRET_NAMES or {end, " ".join(two)} & SECRET_ENDINGS
     if is_named or end.endswith(SECRET_TAILS):
         return _is_plain(value)
-    return " ".join(words) in KEY_NAMES and _KEY.fullmatch(unquote(_filled(value))) is not None
+    return " ".join(words) in KEY_NAMES and _KEY.fullmatch(unquote(_fill_templates(value))) is not None
 
 
 def _is_plain(value: str) -> bool:
     """Return whether a credential is given: no variable, nothing public, and more than the name of a scheme."""
-    text = unquote(_filled(value)).strip()
+    text = unquote(_fill_templates(value)).strip()
     return _FILLED_IN not in text and text.lower() not in {"", *PUBLIC_VALUES, *AUTH_SCHEMES}
 
 
-def _filled(text: str) -> str:
+def _fill_templates(text: str) -> str:
     """Return a string with each template replaced by its default, or by `_FILLED_IN`."""
     return _TEMPLATE.sub(
         lambda match: default[1] if (default := _DEFAULT.search(match[1])) else _FILLED_IN, text

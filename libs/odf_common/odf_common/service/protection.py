@@ -1,4 +1,4 @@
-"""Who may reach the node's own servers.
+"""Access to the node's own servers.
 
 Beyond the loopback address they listen only with TLS, unless settings allow it. On it, where all users of the machine
 reach them, gRPC asks for a secret of the home, and HTTP asks the kernel whose program the client is.

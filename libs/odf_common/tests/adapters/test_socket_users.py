@@ -34,7 +34,7 @@ def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         def refuse(*_: object) -> None:
             raise PermissionError
 
-        monkeypatch.setattr(socket_users, "_asked", refuse)
+        monkeypatch.setattr(socket_users, "_query_netlink", refuse)
     return str(request.param)
 
 

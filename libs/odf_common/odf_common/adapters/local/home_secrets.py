@@ -1,4 +1,4 @@
-"""What keeps a node's home for its user: modes, and secrets that its parts share, in `$ODF_HOME/secrets/<name>`.
+"""Protection of a node's home for its user: modes, and secrets that its parts share, in `$ODF_HOME/secrets/<name>`.
 
 The secrets distinguish the node's user from other users of the machine, who reach the same loopback addresses.
 """

@@ -30,7 +30,7 @@ class LogLimits:
     kept: int = KEPT_LOGS
     """How many older ones are kept of each."""
     check_seconds: float = 2.0
-    """Between two looks at their sizes."""
+    """Pause between checks of their sizes."""
 
 
 def open_log(file: Path, mode: Literal["ab", "wb"] = "ab") -> BinaryIO:
