@@ -13,7 +13,7 @@ from odf_engine_spark.spark import session
 def test_a_connection_that_is_refused_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(AccumulatorTCPServer, "handle_error", session._note_refused)
+    monkeypatch.setattr(AccumulatorTCPServer, "handle_error", session._log_refusal)
     server = AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "a-token")
     port = int(server.server_address[1])
     serving = threading.Thread(target=server.serve_forever)

@@ -21,7 +21,7 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.secrets import secret_file
-from odf_common.embedded.node_file import Node, connected, read_node
+from odf_common.embedded.node_file import Node, client_settings_for, read_node
 from odf_common.embedded.orphans import leftovers
 from odf_common.service.connections import kafka_cluster, redis_connection
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
@@ -136,7 +136,7 @@ class EmbeddedNode:
     @property
     def connected(self) -> Settings:
         """Return the settings with which the node's own clients reach its Kafka and Redis."""
-        return connected(Settings.from_env(self._environment), self.node)
+        return client_settings_for(Settings.from_env(self._environment), self.node)
 
     @property
     def kafka(self) -> str:

@@ -37,16 +37,16 @@ class HomeOfAnotherUser(Refused):
         return cls(home=home, user=user)
 
     def __str__(self) -> str:
-        """Return which home, and whose it is."""
+        """Return the home and its user."""
         return f"the home {self.home} belongs to {self.user}, and so does its node"
 
     def advice(self) -> str:
-        """Return how to use the node, or another one."""
+        """Return how to use this node, or another one."""
         return "run the command as that user, or set ODF_HOME to a home of your own"
 
 
 def secret_file(home: Path, name: str) -> Path:
-    """Return where a secret of the node is, whether it exists or not."""
+    """Return the path of a secret of the node; the file may not exist."""
     return home / FOLDER / name
 
 

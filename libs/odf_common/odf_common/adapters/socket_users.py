@@ -60,7 +60,7 @@ def user_of_server(address: Address) -> int | None:
 def users_connected_to(port: int) -> Iterator[int]:
     """Yield the users who have the other ends of this process's connections to a port.
 
-    A connection outlives the socket that listened when it was made, so it may be another user's than that of today.
+    A connection outlives the socket that listened when it was made, so its user may differ from the listening one.
     """
     for file in Path("/proc/self/fd").iterdir():
         # Not duplicated, and never closed here: some microseconds for each of hundreds of files.
@@ -135,7 +135,7 @@ def _read_proc_tables(local: Address, remote: Address) -> _Socket | None:
 
 
 def _proc_forms(address: Address) -> Iterator[str]:
-    """Yield an address as the tables show it, of IPv4 also as that of an IPv6 socket."""
+    """Yield the forms of an address in the tables: that of IPv4, and of an IPv6 socket that takes IPv4."""
     ip, port = _ip(address), address[1]
     forms = [ip.packed]
     if isinstance(ip, IPv4Address):

@@ -1,4 +1,4 @@
-"""What blocks may bring that were made elsewhere: by a push, by a pull, or when the owner takes over a reference.
+"""Rules for blocks that were made elsewhere: pushed, pulled, or taken over from a reference by the owner.
 
 `OWNED` is a table with a row per metadata event, for a dataset whose key this node has: the node runs its sources and
 its transform with its own rights, and commits to it. Whoever sends the blocks, only the owner changes what is run and
@@ -63,15 +63,15 @@ class TimeInFuture(Refused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWork:
-    """What this node runs of a dataset whose key it has, and how far its sources have been read."""
+    """Definitions that this node runs for a dataset whose key it has, and the states of its sources."""
 
     definitions: Definitions = field(default_factory=Definitions)
     source_states: Mapping[str, SourceState] = field(default_factory=dict)
     accept: str = ACCEPT
-    """What the owner does to take over what is refused."""
+    """Advice to the owner who wants to accept the refused change."""
 
     @classmethod
-    def of(cls, state: ChainState | None) -> Self:
+    def at_head(cls, state: ChainState | None) -> Self:
         """Return the work of a dataset at its head; without one its key has outlived it."""
         if state is None:
             return cls(accept=RESTORE)
@@ -85,7 +85,7 @@ class Arrival:
     latest: Timestamp
     """The latest system time that a block may have, and the latest watermark that may arrive."""
     own: OwnWork | None = None
-    """Of a dataset whose key is here; None for a copy, and for what the owner takes over."""
+    """Set for a dataset whose key is local; None for a copy, and if the owner takes over a reference."""
 
 
 # What is wrong with an event on top of a state: the error without the advice, or None.
@@ -93,7 +93,7 @@ Row = Callable[[Timestamp, OwnWork, ChainState, MetadataEvent], Refused | None]
 
 
 def anything(latest: Timestamp, own: OwnWork, past: ChainState, event: MetadataEvent) -> Refused | None:
-    """What the rules of the chain allow."""
+    """Allow everything that the rules of the chain allow."""
     return None
 
 
@@ -196,7 +196,7 @@ def changes(before: ChainState, after: ChainState) -> Iterator[str]:
     for name, state in after.source_states.items():
         old_state = before.source_states.get(name)
         if state != old_state:
-            yield f"the state of source {name}: {_shown(old_state)} → {_shown(state)}"
+            yield f"the state of source {name}: {_short_text(old_state)} → {_short_text(state)}"
     if after.input_progress != before.input_progress:
         yield "how far the inputs have been read"
     if after.watermark != before.watermark:
@@ -215,7 +215,7 @@ def _schemas(before: ChainState, after: ChainState) -> tuple[str, object, object
     return _SCHEMA, before.schema, after.schema
 
 
-def _shown(state: SourceState | None) -> str:
+def _short_text(state: SourceState | None) -> str:
     text = "none" if state is None else f"{state.kind} {state.value}"
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
 

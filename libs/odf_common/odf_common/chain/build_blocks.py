@@ -38,7 +38,7 @@ class ClockBehind(Unavailable):
         return f"the last block is from {self.last}, but the clock of this machine says {self.now}"
 
     def advice(self) -> str:
-        """Return what to do, by which of the two times is wrong."""
+        """Return the remedy for either of the two clocks."""
         return (
             "if the clock is wrong, set it: commits then continue automatically; if the block is, drop it: `odf log "
             "DATASET` shows it, and `odf reset DATASET BLOCK` goes back to a block before it"

@@ -81,7 +81,7 @@ _CURL_USER: Final = ("-u", "--user")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """Where an event has a credential, and what to do instead."""
+    """A credential in plain text: its place in an event, and the remedy."""
 
     path: str
     """Below the event, such as `fetch.headers[0].value`."""
@@ -104,7 +104,7 @@ def _search_source(event: SetPollingSource) -> tuple[Credential, ...]:
 
 
 def places_of(found: Sequence[Credential]) -> str:
-    """Return which credentials were found and where, for people."""
+    """Return a text that lists the credentials and their places."""
     first = [f"{one.what} ({one.path})" for one in found[:MAX_NAMED]]
     more = len(found) - len(first)
     return ", ".join(first) + (f" and {more} more" if more else "")
@@ -132,11 +132,11 @@ def _search(value: Any, path: str) -> Iterator[Credential]:  # noqa: ANN401 - an
         if check is None:
             yield from _search(item, below)
         elif item is not None:
-            for where, (what, instead) in check(value, _searched(item)):
+            for where, (what, instead) in check(value, _truncate(item)):
                 yield Credential(path=below + where, what=what[:MAX_WHAT_CHARACTERS], instead=instead)
 
 
-def _searched(item: str | tuple[str, ...]) -> str | tuple[str, ...]:
+def _truncate(item: str | tuple[str, ...]) -> str | tuple[str, ...]:
     return (
         item[:MAX_SEARCHED_CHARACTERS]
         if isinstance(item, str)

@@ -1,4 +1,4 @@
-"""Credentials of the embedded Kafka and Redis: the settings of the node's clients, and files with those of others.
+"""Credentials of the embedded Kafka and Redis: settings of the node's clients, and files with settings for others.
 
 All users of the machine reach the two servers; only the node's user reads the secrets, in `$ODF_HOME/secrets`.
 """

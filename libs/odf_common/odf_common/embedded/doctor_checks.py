@@ -27,7 +27,7 @@ from odf_common.embedded.checks import (
     require_store,
 )
 from odf_common.embedded.health import located_node
-from odf_common.embedded.node_file import Node, NoNode, Part, connected
+from odf_common.embedded.node_file import Node, NoNode, Part, client_settings_for
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.plan import configured_addresses, installed, secret_of
 from odf_common.errors import OdfError
@@ -243,7 +243,7 @@ def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    settings = connected(settings, node) if node else settings
+    settings = client_settings_for(settings, node) if node else settings
     if settings.kafka is not None:
         require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
         KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
@@ -251,7 +251,7 @@ def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
-    settings = connected(settings, node) if node else settings
+    settings = client_settings_for(settings, node) if node else settings
     if settings.redis is not None:
         require_redis(settings)
         yield Finding(check="redis", state=OK, text=f"answers at {without_password(settings.redis)}")

@@ -131,7 +131,7 @@ def find_node(settings: Settings) -> Node:
     return Node(**merged)
 
 
-def connected(settings: Settings, node: Node) -> Settings:
+def client_settings_for(settings: Settings, node: Node) -> Settings:
     """Return the settings with the Kafka and Redis that the running node uses, configured or embedded."""
     if settings.kafka is None:
         sasl = node.kafka_sasl

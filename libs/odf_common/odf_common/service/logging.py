@@ -34,16 +34,16 @@ REPEATED: Final = "repeated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatLimits:
-    """How often the same is logged."""
+    """Limits on how often the same warning is logged."""
 
     first_seconds: float = 1.0
     """The first pause; each one is twice as long as the one before."""
     most_seconds: float = 600.0
     """The longest pause."""
     forgotten_seconds: float = 60.0
-    """What has not occurred for so long, or for its pause if that is longer, is new."""
+    """A warning counts as new after this time without it, or after its pause if that is longer."""
     remembered: int = 1000
-    """Of how many different lines."""
+    """Different warnings that are remembered."""
 
 
 @dataclass(slots=True)

@@ -79,7 +79,7 @@ def peer_tls(settings: Settings) -> PeerTls | None:
 
 
 def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
-    """Return what servers and clients at `host:port` show each other: TLS, or on the loopback address a secret.
+    """Return the credentials of servers and clients at `host:port`: TLS, or a secret on the loopback address.
 
     The secret is created if the home has none. None for an address beyond loopback without TLS, which
     ODF_LISTEN_UNPROTECTED has allowed: there a secret would be sent in plain text.
@@ -91,7 +91,7 @@ def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET
 
 
 def command_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:
-    """Return what `peer_credentials` does, but None if the home has no secret.
+    """Return the same as `peer_credentials`, but None if the home has no secret.
 
     Raises `HomeOfAnotherUser` if it cannot be read.
     """

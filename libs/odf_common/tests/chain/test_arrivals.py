@@ -28,7 +28,7 @@ NOW = a_time(3600)
 def arrive(
     past: ChainState | None, event: KnownEvent, own: ChainState | None, *, now: Timestamp = NOW
 ) -> None:
-    require_admissible(Arrival(latest=now, own=OwnWork.of(own)), past, a_block(past, event))
+    require_admissible(Arrival(latest=now, own=OwnWork.at_head(own)), past, a_block(past, event))
 
 
 def at(value: str, past: ChainState) -> AddData:
@@ -80,8 +80,8 @@ def test_a_definition_is_known_if_it_is_that_of_the_head_or_of_the_block_before(
     with pytest.raises(
         ForeignDefinition, match="the push sources, the names of the system columns; to accept"
     ):
-        require_same_work(OwnWork.of(head), seed.definitions)
-    require_same_work(OwnWork.of(head), head.definitions)
+        require_same_work(OwnWork.at_head(head), seed.definitions)
+    require_same_work(OwnWork.at_head(head), head.definitions)
 
 
 @pytest.mark.parametrize("own", [None, OwnWork()], ids=["copy", "owned"])

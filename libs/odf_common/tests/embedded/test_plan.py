@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.embedded.node_file import Node, Part, connected
+from odf_common.embedded.node_file import Node, Part, client_settings_for
 from odf_common.embedded.parts.environments import engine_environment
 from odf_common.embedded.plan import make_plan
 from odf_common.service.settings import Settings
@@ -81,13 +81,13 @@ def test_a_running_node_s_servers_are_reached_with_its_secrets_and_others_as_con
 ) -> None:
     node = planned(tmp_path, "single")
     settings = Settings(home=tmp_path)
-    used = connected(settings, replace(node, parts=(Part(name="redis", pid=1, state="ready"),)))
+    used = client_settings_for(settings, replace(node, parts=(Part(name="redis", pid=1, state="ready"),)))
     assert (used.kafka, used.kafka_username) == (node.kafka_sasl, "odf")
     assert used.redis_password_file == tmp_path / "secrets" / "redis"
     other = Node(home=tmp_path, pid=1, kafka="kafka:9092", redis="redis:6379")
-    assert connected(settings, other) == replace(settings, kafka="kafka:9092", redis="redis:6379")
+    assert client_settings_for(settings, other) == replace(settings, kafka="kafka:9092", redis="redis:6379")
     configured = replace(settings, kafka="k:1", redis="r:1")
-    assert connected(configured, node) == configured
+    assert client_settings_for(configured, node) == configured
 
 
 def planned(home: Path, tenancy: str) -> Node:

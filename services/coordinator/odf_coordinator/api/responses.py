@@ -62,7 +62,7 @@ def with_credentials(
 
 
 def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours: bool) -> str:
-    """Return what to do about credentials that a chain has published."""
+    """Return the remedy for credentials that a chain has published."""
     if not is_ours:
         private = f"`odf access set {handle.alias} --visibility private` keeps this copy from others"
         return f"its owner should have them replaced at the source; {private}"

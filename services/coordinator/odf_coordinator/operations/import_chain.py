@@ -130,7 +130,7 @@ class Importer:
         own = None
         # With the key here, this node would run what the chain defines.
         if not may_define and self.keys.has(dataset):
-            own = OwnWork.of(None if head is None else self._state(dataset, head))
+            own = OwnWork.at_head(None if head is None else self._state(dataset, head))
         state = self._admitted(dataset, base, new_head, own)
         if own is not None:
             require_same_work(own, state.definitions)

@@ -122,7 +122,7 @@ def _check_nesting(words: Sequence[str]) -> None:
 
 
 def _check_lists(words: Sequence[str], limits: QueryLimits) -> None:
-    """Refuse long lists in parentheses, unless they are those of a query."""
+    """Refuse long lists in parentheses, other than the columns of a sub-query."""
     items, before = [-math.inf], ""  # of each open parenthesis
     for word in words:
         if word == "(":

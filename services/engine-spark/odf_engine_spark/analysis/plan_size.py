@@ -1,4 +1,4 @@
-"""How large a parsed plan becomes once Spark has analysed it, and whether that is too large.
+"""The size that a parsed plan will have once Spark has analysed it, and its limit.
 
 A short text can describe a huge plan: each query of a WITH that reads the one before twice doubles it, and so does each
 `SELECT *` over a join; CUBE of twenty columns groups a million times. Analysis takes seconds for tens of thousands of
@@ -58,7 +58,7 @@ class _Measuring:
 
     tables: Mapping[str, PlanSize]
     named: Mapping[str, Sequence[Tree]]
-    """Of each name; which of several one means depends on the place, so the largest counts."""
+    """The queries of each name; where a name has several, the largest counts."""
     _sizes: dict[str, PlanSize] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
 
@@ -123,7 +123,7 @@ def _named_queries(tree: Tree) -> Mapping[str, Sequence[Tree]]:
 
 
 def _expressions(tree: Tree) -> Iterator[Tree]:
-    """Yield the expressions of a tree, without those of the plans of its sub-queries."""
+    """Yield the expressions of a tree, but not of its sub-queries' plans."""
     yield tree
     if tree.kind not in _SUBQUERIES:
         for part in (*tree.inner(), *tree.children):

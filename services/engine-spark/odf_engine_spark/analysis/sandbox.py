@@ -204,7 +204,7 @@ def _is_plan(node: Tree) -> bool:
 
 
 def _check_expressions(tree: Tree, refused: Mapping[str, tuple[str, Restriction]]) -> None:
-    """Refuse expressions of refused classes, and those of classes that are not listed."""
+    """Refuse expressions whose class is refused or not listed."""
     for node in tree.walk():
         if node.kind in refused:
             function, restriction = refused[node.kind]

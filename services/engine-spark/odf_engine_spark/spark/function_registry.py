@@ -19,11 +19,11 @@ def remove_unlisted(spark: Spark, listed: frozenset[str]) -> None:
         for name in ("FunctionRegistry", "TableFunctionRegistry")
     ]
     for registry in (*of_jvm, state.functionRegistry(), state.tableFunctionRegistry()):
-        for identifier in _unlisted(registry, listed):
+        for identifier in _find_unlisted(registry, listed):
             registry.dropFunction(identifier)
 
 
-def _unlisted(registry: Java, listed: frozenset[str]) -> Iterator[Java]:
+def _find_unlisted(registry: Java, listed: frozenset[str]) -> Iterator[Java]:
     """Yield the identifiers of a registry's other functions; few calls, as there are hundreds of functions."""
     identifiers = registry.listFunction()
     for index, text in enumerate(str(identifiers.mkString("\n")).splitlines()):

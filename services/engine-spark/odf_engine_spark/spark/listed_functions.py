@@ -1,4 +1,4 @@
-"""All functions that SQL may call, each once: those of transforms, those of ad-hoc queries only, and those refused.
+"""All functions of Spark, each once: allowed in transforms, in ad-hoc queries only, or refused.
 
 A function stands as `name:Class+Class`: its name in SQL, and the classes (without their packages) that a plan may have
 for it. What is not listed is refused, so a function of a new release of Spark stays closed until someone has read what
@@ -412,4 +412,4 @@ AD_HOC_FUNCTIONS, AD_HOC_CLASSES = _restrictions_of(AD_HOC_ONLY)
 _FUNCTIONS: Final = classes_by_function(" ".join(IN_TRANSFORMS.values()))
 ALLOWED_FUNCTIONS: Final = frozenset(_FUNCTIONS) | frozenset(AD_HOC_FUNCTIONS)
 ALLOWED_CLASSES: Final = SYNTAX.union(*_FUNCTIONS.values()) | frozenset(AD_HOC_CLASSES)
-"""Classes that plans of ad-hoc queries may have; those of transforms are without `AD_HOC_CLASSES`."""
+"""Classes that plans of ad-hoc queries may have; plans of transforms may not have `AD_HOC_CLASSES`."""

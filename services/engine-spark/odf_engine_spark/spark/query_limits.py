@@ -1,4 +1,4 @@
-"""What one query may take of the engine, which serves others at the same time.
+"""Limits on the resources that one query may take from the engine, which serves others at the same time.
 
 Queries of people and their tools stay far below; what exceeds a limit would occupy the engine for longer than others
 should wait, or its memory.
@@ -23,7 +23,7 @@ class QueryLimits:
     tokens: int = 50_000
     """Words, numbers, strings and signs of a query."""
     list_items: int = 5_000
-    """Items of one list in parentheses, such as that of an IN; Spark compares each with each."""
+    """Items of one list in parentheses, such as of an IN; Spark compares each with each."""
     steps: int = 100
     """Steps of a transform; `text_characters` counts all of them."""
     plan_size: int = 15_000

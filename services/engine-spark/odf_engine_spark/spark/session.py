@@ -114,7 +114,7 @@ def start(
     """
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    AccumulatorTCPServer.handle_error = _note_refused  # type: ignore[method-assign, assignment]
+    AccumulatorTCPServer.handle_error = _log_refusal  # type: ignore[method-assign, assignment]
     warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # created by Spark, stays empty
     builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
     builder = builder.config(LOCAL_FOLDER, _own_folder())
@@ -133,7 +133,7 @@ def start(
     return spark
 
 
-def _note_refused(_: object, __: object, ___: object) -> None:
+def _log_refusal(_: object, __: object, ___: object) -> None:
     """Log that Spark refused a connection: its own way prints a traceback, for anyone who can connect to the port."""
     log.warning("a connection to a port of Spark was refused", why=type(sys.exception()).__name__)
 

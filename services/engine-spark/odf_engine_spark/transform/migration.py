@@ -33,7 +33,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
-    old, new = _replaced(transforms, request), _prepared(transforms, request, request.new)
+    old, new = _prepare_replaced(transforms, request), _prepared(transforms, request, request.new)
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
@@ -119,7 +119,7 @@ def _lost(why: str) -> InvalidQuery:
     )
 
 
-def _replaced(transforms: Transforms, request: MigrateRequest) -> PreparedTransform:
+def _prepare_replaced(transforms: Transforms, request: MigrateRequest) -> PreparedTransform:
     """Return the old query; raises `InvalidQuery` if it is refused now, so that nothing is known about its state."""
     try:
         return _prepared(transforms, request, request.old)

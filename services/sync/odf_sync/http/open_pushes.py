@@ -28,7 +28,7 @@ LINGERING_SECONDS: Final = 60.0
 @dataclass(eq=False, slots=True)
 class _Exchange:
     archive_bytes: int
-    """How long its archive may be."""
+    """Maximum bytes of its archive."""
     archive: Multihash | None = None
     """The one that has been sent."""
     until: float = inf
@@ -105,7 +105,7 @@ class OpenPushes:
         return self.archive_limit(alias, name) is not None
 
     def archive_limit(self, alias: str, name: Multihash) -> int | None:
-        """Return how long an archive for a name may be, None if it is not accepted; an exchange takes no other one."""
+        """Return the maximum bytes of an archive for a name, None if it is not accepted; an exchange takes one only."""
         now = self._clock()
         exchanges = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
         for wanted in (name, None):

@@ -147,11 +147,11 @@ def _after_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
             signed, signature = file.name, b"".join(file.pieces)
             continue
         if signed not in ("", f"{_SIGNATURE}{file.name}"):
-            raise _misplaced(signed)
+            raise _misplaced_signature(signed)
         yield file, signature
         signed, signature = "", b""
     if signed:
-        raise _misplaced(signed)
+        raise _misplaced_signature(signed)
 
 
 def _files(archive: BinaryIO, count: int) -> Iterator[_File]:
@@ -198,5 +198,5 @@ def _pieces(packed: gzip.GzipFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
         raise InvalidInput(text=f"not a gzipped tar: {str(error)[:200]}", where=WHERE) from error
 
 
-def _misplaced(signature: str) -> InvalidInput:
+def _misplaced_signature(signature: str) -> InvalidInput:
     return InvalidInput(text=f"{signature[:80]!r} does not precede its block", where=WHERE)

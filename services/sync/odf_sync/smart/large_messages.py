@@ -1,4 +1,4 @@
-"""How many bytes of large messages are received or kept at a time, from all callers together and from each.
+"""Limits on the bytes of large messages that are received or kept at a time, in total and per caller.
 
 A message is in memory as a whole, more than once, until its archive is in a file. How long it may be is known before:
 that of a push from its plan, a list of objects from the chain. A client that sends more is disconnected.
@@ -77,7 +77,7 @@ async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: C
 async def expect_soon(channel: Channel, kind: type[M], arrived: Callable[[], int]) -> M:
     """Return the next message, of a kind; raises `TimeoutError` once no byte has `arrived` for a while.
 
-    Likewise if they arrive more slowly than those of a body have to.
+    The same holds if they arrive more slowly than the minimum rate of a body.
     """
     now = asyncio.get_running_loop().time
     seen, heard, until = await asyncio.to_thread(arrived), now(), now() + IDLE_SECONDS

@@ -30,9 +30,9 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
         """
         self._file = file
         self._numbers: dict[bytes, int] = {}
-        """Which one of the blocks has a hash, in binary form: a push may have 500,000."""
+        """Index of each block by its hash in binary form: a push may have 500,000."""
         self._starts = array("Q", [file.tell()])
-        """Where each begins, and where the last one ends; its signature follows it."""
+        """Offsets at which the blocks begin, and the end of the last one; a block's signature follows it."""
         self._sizes = array("L")
         try:
             for name, pieces, signature in blocks:
@@ -47,11 +47,11 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
 
     @property
     def largest(self) -> int:
-        """Return how many bytes the largest block has."""
+        """Return the bytes of the largest block."""
         return max(self._sizes, default=0)
 
     def size(self, name: Multihash) -> int:
-        """Return how many bytes a block has; raises `KeyError`."""
+        """Return the bytes of a block; raises `KeyError`."""
         return self._sizes[self._numbers[name.raw]]
 
     @guarded

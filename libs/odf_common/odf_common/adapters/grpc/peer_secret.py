@@ -32,10 +32,10 @@ class CallerUnknown(Refused):
     )
 
     def advice(self) -> str:
-        """Return how to be recognised."""
+        """Return how to authenticate."""
         return (
             "run it as the node's user with the node's ODF_HOME, or set ODF_GRPC_SECRET_FILE to a copy of the file "
-            "secrets/grpc in that home"
+            "secrets/grpc in that home; for its engine, ODF_ENGINE_SECRET_FILE to a copy of secrets/engine"
         )
 
 
@@ -46,11 +46,11 @@ class ServerOfAnotherUser(Unavailable):
     user: int
 
     def __str__(self) -> str:
-        """Return which address, and whose program is there."""
+        """Return the address, and the user of the program that listens there."""
         return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
 
     def advice(self) -> str:
-        """Return how to get the address back."""
+        """Return how to free the address."""
         return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
 
 
@@ -60,7 +60,7 @@ class PeerSecret:
 
     text: str = field(repr=False)
     users: frozenset[int] | None = None
-    """User ids; None: those of all users."""
+    """User ids of trusted servers; None if any user's is."""
 
     @classmethod
     def in_home(cls, text: str, file: Path) -> Self:

@@ -33,7 +33,7 @@ FILES_PER_SYNC: Final = 16  # of them, so that the disk confirms them together
 
 
 def keep_files_private() -> int:
-    """Have this process and its children create files for their user only; return the umask that it was started with.
+    """Make this process and its children create private files; return the umask that it was started with.
 
     What is for others, `share` opens to them.
     """

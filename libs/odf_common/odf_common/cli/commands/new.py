@@ -107,12 +107,12 @@ def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
     if not sample.startswith(TOPIC):
         return [], _chunks(sample)
     from odf_common.adapters.kafka.sample import first_messages
-    from odf_common.embedded.node_file import connected
+    from odf_common.embedded.node_file import client_settings_for
     from odf_common.service.connections import kafka_cluster
     from odf_common.service.settings import load
 
     topic = sample.removeprefix(TOPIC)
-    parts = first_messages(kafka_cluster(connected(load(), node)), topic, SAMPLED_MESSAGES)
+    parts = first_messages(kafka_cluster(client_settings_for(load(), node)), topic, SAMPLED_MESSAGES)
     if not parts:
         raise NotFound(what=f"message in topic {topic}")
     # A newline in JSON is a space: inside a string it would be escaped.

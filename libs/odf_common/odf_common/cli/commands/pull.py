@@ -333,7 +333,7 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
             if item.state in FINISHED:
                 row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, "")
                 row |= {"missingFiles": item.missing_objects, "missingInputs": list(item.missing_inputs)}
-                row |= {"exposed": None if item.state == "failed" else _exposed(node, item.alias)}
+                row |= {"exposed": None if item.state == "failed" else _plain_credentials(node, item.alias)}
             if item.state == "replacing":
                 remark(f"warning: replacing the chain of {item.alias}, whose head is {item.replaced}")
             if item.is_private:
@@ -349,8 +349,8 @@ def _copy(node: Node, url: str, alias: str, options: Options) -> dict[str, objec
     return row
 
 
-def _exposed(node: Node, alias: str) -> str | None:
-    """Return which credentials the chain of a copy has in plain text; None if it has none, or if that is unknown."""
+def _plain_credentials(node: Node, alias: str) -> str | None:
+    """Return the credentials in plain text in a copy's chain; None if there are none, or if that is unknown."""
     from odf_common.codec.flatbuffers import decode_event
     from odf_common.dataset.plain_credentials import credentials_in, places_of
 

@@ -41,14 +41,14 @@ _ENGINE: Final = (
 
 def program_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables for a program that reads no settings of the node, such as a JVM or Redis."""
-    return _listed(environment, (*_SYSTEM, *_MARKS))
+    return _select(environment, (*_SYSTEM, *_MARKS))
 
 
 def engine_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
     """Return the variables for the engine's Python process."""
-    return _listed(environment, (*_SYSTEM, *_MARKS, *_ENGINE))
+    return _select(environment, (*_SYSTEM, *_MARKS, *_ENGINE))
 
 
-def _listed(environment: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str, str]:
+def _select(environment: Mapping[str, str], names: tuple[str, ...]) -> Mapping[str, str]:
     prefixes = tuple(name for name in names if name.endswith("_"))
     return {name: value for name, value in environment.items() if name in names or name.startswith(prefixes)}

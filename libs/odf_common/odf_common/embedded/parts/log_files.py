@@ -23,12 +23,12 @@ KEPT_LOGS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """How long logs may be."""
+    """Limits on the size of logs."""
 
     max_bytes: int = 16 * 1024**2
-    """Of one log; of a disk that takes no copy, twice that."""
+    """Bytes of one log; twice as many if the disk has no room for a copy."""
     kept: int = KEPT_LOGS
-    """How many older ones are kept of each."""
+    """Older logs that are kept of each part."""
     check_seconds: float = 2.0
     """Pause between checks of their sizes."""
 
@@ -72,6 +72,7 @@ def _keep(source: BinaryIO, file: Path, kept: int) -> None:
     try:
         with open_log(copy, "wb") as out:
             shutil.copyfileobj(source, out)
+            out.flush()  # a full disk is noticed before anything is renamed
             for number in range(kept, 1, -1):
                 if _older(file, number - 1).exists():
                     _older(file, number - 1).replace(_older(file, number))
@@ -86,7 +87,7 @@ def _older(file: Path, number: int) -> Path:
 
 
 async def keep_bounded(folder: Path, limits: LogLimits) -> None:
-    """Shorten the logs in a folder, those of all parts and of the supervisor, until cancelled."""
+    """Shorten the logs of all parts and of the supervisor in a folder, until cancelled."""
     failed: set[Path] = set()
     while True:
         await asyncio.sleep(limits.check_seconds)

@@ -54,7 +54,7 @@ class PartSpec:
     prepare: Callable[[], Awaitable[None]] | None = None
     is_service: bool = False
     is_ours: bool = False
-    """Whether it sets its umask itself, after it has noted the one of the user who starts the node."""
+    """Whether the part sets its own umask, and records the one of the user who starts the node."""
     is_elsewhere: Callable[[], bool] = lambda: False
     """Whether another process runs it for now; then it is not started."""
 

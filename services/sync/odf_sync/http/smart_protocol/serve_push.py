@@ -101,7 +101,7 @@ def held_blocks() -> LargeMessages:
 
 
 def held_bytes(plan: TransferPlan) -> int:
-    """Return how much the blocks of a plan may take until the push ends."""
+    """Return the bytes that a plan's blocks may take until the push ends."""
     return 2 * plan.bytes_in_raw_blocks + HELD_BLOCK_BYTES * plan.num_blocks
 
 
