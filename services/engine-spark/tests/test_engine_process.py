@@ -82,17 +82,23 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def below(pid: int) -> list[int]:
-    """Return the descendants of a process."""
-    children = [
-        int(child)
-        for thread in Path(f"/proc/{pid}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
+    """Return the descendants of a process, without those that end meanwhile."""
+    try:
+        children = [
+            int(child)
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+            for child in (thread / "children").read_text().split()
+        ]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
     return children + [deeper for child in children for deeper in below(child)]
 
 
-def program(pid: int) -> str:
-    return Path(f"/proc/{pid}/exe").readlink().name
+def program(pid: int) -> str | None:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except FileNotFoundError:  # ended since: a JVM starts short-lived programs
+        return None
 
 
 def environment(pid: int) -> Mapping[str, str]:
