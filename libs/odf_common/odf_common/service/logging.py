@@ -7,6 +7,7 @@ port.
 
 import io
 import logging
+import math
 import sys
 import threading
 import time
@@ -48,9 +49,9 @@ class RepeatLimits:
 
 @dataclass(slots=True)
 class _Seen:
-    until: float
-    pause: float
-    last: float
+    until: float = 0.0
+    pause: float = 0.0
+    last: float = -math.inf
     withheld: int = 0
 
 
@@ -68,26 +69,22 @@ class RepeatedLogs(logging.Filter):
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to log a record; one that was withheld is counted in the next one."""
+        """Return whether to log a record; those withheld are counted in the next one, however late it is."""
         if record.levelno < logging.WARNING:
             return True
         key, now, limits = _key(record), self._monotonic(), self._limits
         with self._lock:
-            seen = self._seen.pop(key, None)
-            if seen is None or now - seen.last > max(seen.pause, limits.forgotten_seconds):
-                self._seen[key] = _Seen(
-                    until=now + limits.first_seconds, pause=limits.first_seconds, last=now
-                )
-                if len(self._seen) > limits.remembered:
-                    self._seen.popitem(last=False)
-                return True
+            seen = self._seen.pop(key, None) or _Seen()
             self._seen[key] = seen
+            if len(self._seen) > limits.remembered:
+                self._seen.popitem(last=False)
+            is_new = now - seen.last > max(seen.pause, limits.forgotten_seconds)
             seen.last = now
-            if now < seen.until:
+            if not is_new and now < seen.until:
                 seen.withheld += 1
                 return False
             withheld, seen.withheld = seen.withheld, 0
-            seen.pause = min(2 * seen.pause, limits.most_seconds)
+            seen.pause = limits.first_seconds if is_new else min(2 * seen.pause, limits.most_seconds)
             seen.until = now + seen.pause
         if not withheld:
             return True

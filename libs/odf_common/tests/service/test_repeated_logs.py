@@ -66,8 +66,8 @@ def test_the_pauses_have_a_limit() -> None:
     assert [time for time, _ in passed_at(a_problem, [*range(10)], limits)] == [0, 1, 3, 5, 7, 9]
 
 
-def test_a_problem_that_comes_back_is_new() -> None:
-    assert passed_at(a_problem, [0, 0.5, 1.0, 1.5, 61.6, 61.7]) == [(0, None), (1.0, 1), (61.6, None)]
+def test_a_problem_that_comes_back_is_logged_at_once_with_what_was_withheld_before() -> None:
+    assert passed_at(a_problem, [0, 0.5, 1.0, 1.5, 61.6, 61.7]) == [(0, None), (1.0, 1), (61.6, 1)]
 
 
 def test_a_problem_that_comes_at_longer_intervals_is_repeated_too() -> None:
