@@ -19,6 +19,7 @@ from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.catalog import chain_problems
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Refusal
 
@@ -109,6 +110,36 @@ def test_columns_that_were_renamed_after_data_are_named_with_the_block_to_go_bac
     node.editor.reset("cities", cities.state.head)
     assert not listed(node, "cities").problem
     node.push("cities", "Rome", minute=1)
+
+
+def test_a_watermark_in_the_future_is_named_once_records_follow_with_the_block_to_go_back_to(
+    node: Coordinator, cities: DatasetHandle
+) -> None:
+    good, far = cities.state, Timestamp(cities.state.system_time.ns + 3 * DAY_NS)
+    event = add_data_event(good, new_data=None, watermark=far, source_state=good.last_source_state)
+    add(node, good, event)
+    add(node, node.find("cities").state, SetInfo(description="x"))
+    assert not listed(node, "cities").problem, "the end of the data, or a forecast"
+
+    node.push("cities", "Rome", minute=1)
+    summary = listed(node, "cities")
+    assert summary.problem.startswith(f"its watermark is in the future, {far} since block ")
+    assert f"`odf reset cities {good.head}`" in summary.remedy
+    assert not listed(node, "cities.copy").problem
+
+    node.editor.reset("cities", good.head, is_forced=True)
+    node.push("cities", "Rome", minute=1)
+    assert not listed(node, "cities").problem
+
+
+def test_a_watermark_that_was_raised_long_ago_is_named_without_its_block(
+    node: Coordinator, cities: DatasetHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_problems, "MAX_BLOCKS", 1)
+    far = Timestamp(cities.state.system_time.ns + 3 * DAY_NS)
+    add(node, cities.state, add_data_event(cities.state, new_data=None, watermark=far, source_state=None))
+    node.push("cities", "Rome", minute=1)
+    assert "`odf log cities` shows which BLOCK" in listed(node, "cities").remedy
 
 
 def test_a_copy_has_no_such_problem(node: Coordinator, cities: DatasetHandle) -> None:

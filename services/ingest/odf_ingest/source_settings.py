@@ -100,6 +100,7 @@ class Secret(str):
 NO_SECRET: Final = Secret()
 NO_DELAY: Final = Duration(0)
 UNLIMITED: Final = Duration(-1)
+ONE_DAY: Final = Duration(DAY_MS)
 
 
 class BadRecords(StrEnum):
@@ -131,7 +132,7 @@ class SourceSettings:
     """Datasets of up to this many rows have no such limit."""
     watermark_delay: Duration = NO_DELAY
     """The watermark stays this far behind the greatest event time; records out of order by less are not late."""
-    max_future: Duration = UNLIMITED
+    max_future: Duration = ONE_DAY
     """Event times later than now by more than this do not raise the watermark."""
     idle_timeout: Duration = UNLIMITED
     """A partition that gave no message for this long does not hold the watermark back."""
@@ -304,7 +305,7 @@ def _expected(default: object) -> str:
     if isinstance(default, StrEnum):
         return f"one of {', '.join(type(default))}"
     if isinstance(default, Duration):
-        return "a duration such as 90s, 30m, 2h or 1d" + ("" if default.is_limited else ", or none")
+        return "a duration such as 90s, 30m, 2h or 1d" + ("" if default == NO_DELAY else ", or none")
     if isinstance(default, TopicNames | TopicStart | ColumnNames | HeaderColumns):
         return default.expected
     return "a number"

@@ -65,9 +65,11 @@ def late_remark(late: "LateRecords", dataset: str, source: str) -> str:
 
     `source`: its name; may be empty if the dataset has no other.
     """
+    remark = (
+        f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
+    )
+    if not late.proposed_delay:
+        return f"{remark}the watermark is in the future: `odf status {dataset}` says how to lower it"
     of_source = f" --source {source}" if source else ""
     command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}{of_source}"
-    return (
-        f"records that arrived after the watermark had passed them: {late.records}, by up to {late.most}; "
-        f"`{command}` holds the watermark back"
-    )
+    return f"{remark}`{command}` holds the watermark back"

@@ -1,22 +1,34 @@
-"""Problems of chains of this node that no commit can mend: a block that others brought before it was refused.
+"""Problems of chains of this node that no commit can mend, and the block to which a reset goes back.
 
-What may arrive is a table in `odf_common/chain/arrivals.py`. A chain that is older than a row of it is reset to the
-block before.
+They are blocks that others brought before it was refused (`odf_common/chain/arrivals.py` says what may arrive), and a
+watermark that one wrong event time has raised into the future.
 """
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 
+MAX_FUTURE_MS: Final = 24 * 3600 * 1000  # the default of a source's `maxFuture`
+MAX_BLOCKS: Final = 10_000  # a listing reads no more to find the one that raised a watermark
+
 
 def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
-    """Return why nothing can follow the head of a dataset whose key is here, and which block to go back to.
+    """Return why nothing useful can follow the head of a dataset whose key is here, and which block to go back to.
 
     `latest` is the latest system time that a block may have now.
     """
+    return _uncommittable(datasets, handle, latest) or _watermark_in_future(datasets, handle, latest)
+
+
+def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
     state = handle.state
     is_future = state.system_time > latest
     if not (is_future or state.renamed_after is not None) or not datasets.has_key(handle.id):
@@ -42,3 +54,57 @@ def _last_until(datasets: Datasets, state: ChainState, latest: Timestamp) -> Mul
     """Return the last block that is not later than `latest`; None if the first one is."""
     blocks = iterate(datasets.reader(state.dataset_id), state.head)
     return next((name for name, decoded, _ in blocks if decoded.block.system_time <= latest), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Raise:
+    """The block that raised a watermark."""
+
+    number: int
+    before: Multihash | None
+    is_followed: bool
+    """Whether a later block has records."""
+
+
+def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
+    """Return a problem if records followed after the watermark of a root was raised into the future.
+
+    Without such records the watermark may be meant: forecasts raise it with each block, and a user at the end of the
+    data. Windows of the records that follow are lost.
+    """
+    state = handle.state
+    watermark = state.watermark
+    if watermark is None or watermark.ms <= latest.ms + MAX_FUTURE_MS:
+        return None
+    if handle.is_derivative or not datasets.has_key(handle.id):
+        return None
+    found = _raise_of(datasets, state, watermark)
+    if found is not None and not found.is_followed:
+        return None
+    block = "BLOCK" if found is None else str(found.before)
+    which = "" if found is None else f" since block {found.number}"
+    remedy = (
+        f"if that time is wrong: `odf source set {handle.alias} maxFuture=1d`, then `odf reset {handle.alias} {block}` "
+        f"drops{which} what was committed; records in its topics are read again, files must be pushed again; "
+        f"`odf pull --reset-derivatives {handle.alias}` rolls derivatives back"
+    )
+    if found is None:
+        remedy += f"; `odf log {handle.alias}` shows which BLOCK was the last one before"
+    text = f"its watermark is in the future, {watermark}{which}: records before that are late"
+    return Problem(text=text, remedy=remedy, since=state.system_time)
+
+
+def _raise_of(datasets: Datasets, state: ChainState, watermark: Timestamp) -> _Raise | None:
+    """Return the block that raised the watermark to its value; None if it is too far back."""
+    found, has_records = None, False
+    for _, decoded, _ in islice(iterate(datasets.reader(state.dataset_id), state.head), MAX_BLOCKS):
+        block, event = decoded.block, decoded.block.event
+        is_before = isinstance(event, AddData) and event.new_watermark != watermark
+        if is_before or block.sequence_number == 0:
+            return found
+        if isinstance(event, AddData):
+            found = _Raise(
+                number=block.sequence_number, before=block.prev_block_hash, is_followed=has_records
+            )
+            has_records = has_records or event.new_data is not None
+    return None

@@ -399,5 +399,7 @@ def _late(late: Lateness) -> ingest_pb2.LateRecords | None:
 
 def _counted(late: Lateness) -> ingest_pb2.LateRecords:
     return ingest_pb2.LateRecords(
-        records=late.count, most=str(Duration(late.most)), proposed_delay=str(proposed_delay(late.most))
+        records=late.count,
+        most=str(Duration(late.most)),
+        proposed_delay="" if late.is_watermark_in_future else str(proposed_delay(late.most)),
     )

@@ -142,7 +142,7 @@ class Drafter:
             draft = self._proposal(state, events, system_time)
             self._blobs.put_file(state.dataset_id, ObjectKind.DATA, data.physical_hash, file)
         records = SliceRecords(records=table, keys=merged.keys)
-        late = lateness_of(merged, column, state.watermark)
+        late = lateness_of(merged, column, state.watermark, now)
         return replace(draft, slice=(data.physical_hash, records), late=late)
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:

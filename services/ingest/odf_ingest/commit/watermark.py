@@ -33,10 +33,16 @@ class Lateness:
 
     count: int = 0
     most: int = 0
+    is_watermark_in_future: bool = False
+    """Then no delay would have helped: the watermark is wrong, not the order of the records."""
 
     def plus(self, other: "Lateness") -> "Lateness":
         """Return both together."""
-        return Lateness(count=self.count + other.count, most=max(self.most, other.most))
+        return Lateness(
+            count=self.count + other.count,
+            most=max(self.most, other.most),
+            is_watermark_in_future=self.is_watermark_in_future or other.is_watermark_in_future,
+        )
 
 
 NONE_LATE: Final = Lateness()
@@ -80,7 +86,7 @@ def greatest_counted(
     return result
 
 
-def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None) -> Lateness:
+def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, now: Timestamp) -> Lateness:
     """Return how many appended records are older than the watermark before them; corrections do not count."""
     if watermark is None or len(merged.records) == 0:
         return NONE_LATE
@@ -91,7 +97,11 @@ def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None) -
     if not late.any():
         return NONE_LATE
     oldest = int(pc.min(times.filter(pa.array(late))).as_py())
-    return Lateness(count=int(late.sum()), most=watermark.ms - oldest)
+    return Lateness(
+        count=int(late.sum()),
+        most=watermark.ms - oldest,
+        is_watermark_in_future=watermark.ms > now.ms + DAY_MS,
+    )
 
 
 def proposed_delay(most: int) -> Duration:

@@ -187,6 +187,24 @@ def future(hours: int) -> str:
     return (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def test_by_default_one_wrong_clock_makes_no_record_late(make_bench: Any) -> None:
+    topic = Topic(make_bench())
+    for time in (HOURS[1], "2999-01-01T00:00:00Z", HOURS[2], HOURS[3]):
+        assert topic.publish({0: [time]}).late == Lateness()
+    assert topic.watermark == HOURS[3]
+    tomorrow = future(23)
+    topic.publish({0: [tomorrow]})
+    assert topic.watermark == tomorrow
+
+
+def test_no_delay_is_proposed_while_the_watermark_is_in_the_future(make_bench: Any) -> None:
+    topic = Topic(make_bench())
+    topic.configure(maxFuture="none")
+    topic.publish({0: ["2999-01-01T00:00:00Z"]})
+    late = topic.publish({0: [HOURS[2]]}).late
+    assert (late.count, late.is_watermark_in_future) == (1, True)
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
     make_bench: Any, partitions: int
