@@ -35,6 +35,19 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which datasets to pull, and how far; see the arguments and options of the command."""
+
+    datasets: tuple[str, ...]
+    is_all: bool
+    recursive: bool
+    reset_derivatives: bool
+    watermark: Timestamp | None
+    alias: str | None
+    """The name of the only copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """How copies are made; see the options of the command."""
 
@@ -128,55 +141,62 @@ def command(
       odf pull https://example.org/flights --as flights@theirs
       odf pull s3://my-bucket/shared/flights
     """
-    _require_options(
-        datasets,
-        every=every,
-        is_forced=is_forced,
-        resets=reset_derivatives,
-        sets_watermark=set_watermark is not None,
-        has_alias=alias is not None,
+    selection = Selection(
+        datasets=datasets,
+        is_all=every,
+        recursive=recursive,
+        reset_derivatives=reset_derivatives,
+        watermark=set_watermark,
+        alias=alias,
     )
-    node = clients.this_node()
-    sources = [name for name in datasets if is_remote(name)]
-    names = [name for name in datasets if name not in sources]
-    clients.require_owners([(alias or "").partition("@")[0]], node)
     options = Options(rechecks=rechecks, is_forced=is_forced, trusts_records=trusts_records)
-    rows = [_copy(node, source, alias or "", options) for source in sources]
+    _require_options(selection, options)
+    _print_pulled(_pull_selected(clients.this_node(), selection, options), output)
+
+
+def _pull_selected(node: Node, selection: Selection, options: Options) -> list[dict[str, object]]:
+    """Make copies from URLs, update those that exist, then pull what this node computes; a row for each dataset."""
+    sources = [name for name in selection.datasets if is_remote(name)]
+    names = [name for name in selection.datasets if name not in sources]
+    alias, is_all = selection.alias or "", selection.is_all
+    clients.require_owners([alias.partition("@")[0]], node)
+    rows = [_copy(node, source, alias, options) for source in sources]
     copies: dict[str, dict[str, object]] = {}
-    if (names or every) and set_watermark is None:
-        copies = _refresh(node, [] if every else names, recursive=recursive, options=options)
+    if (names or is_all) and selection.watermark is None:
+        copies = _refresh(node, [] if is_all else names, recursive=selection.recursive, options=options)
         rows += copies.values()
     names = [name for name in names if name.lower() not in copies]
-    names += _to_rebuild([] if every else [*copies.values()])
-    if names or every or reset_derivatives:
-        request = PullRequest(refs=names, all=every, recursive=recursive, reset_derivatives=reset_derivatives)
-        if set_watermark is not None:
-            request.set_watermark.CopyFrom(time_message(set_watermark))
-        rows += _without_copies(_pull(node, request), copies)
+    names += _to_rebuild([] if is_all else [*copies.values()])
+    if names or is_all or selection.reset_derivatives:
+        rows += _without_copies(_pull(node, _request(names, selection)), copies)
     for row in rows:
         _remark_missing(row)
-    _print_pulled(rows, output)
+    return rows
 
 
-def _require_options(
-    datasets: Sequence[str],
-    *,
-    every: bool,
-    is_forced: bool,
-    resets: bool,
-    sets_watermark: bool,
-    has_alias: bool,
-) -> None:
+def _request(names: Sequence[str], selection: Selection) -> PullRequest:
+    request = PullRequest(
+        refs=names,
+        all=selection.is_all,
+        recursive=selection.recursive,
+        reset_derivatives=selection.reset_derivatives,
+    )
+    if selection.watermark is not None:
+        request.set_watermark.CopyFrom(time_message(selection.watermark))
+    return request
+
+
+def _require_options(selection: Selection, options: Options) -> None:
     """Raise `UsageError` unless the options may be combined."""
-    if not datasets and not every and not resets:
+    if not selection.datasets and not selection.is_all and not selection.reset_derivatives:
         raise click.UsageError("give DATASETs, or --all")
-    if is_forced and every:
+    if options.is_forced and selection.is_all:
         raise click.UsageError("--force needs the names or URLs of the copies to replace")
-    if resets and sets_watermark:
+    if selection.reset_derivatives and selection.watermark is not None:
         raise click.UsageError(
             "--set-watermark and --reset-derivatives cannot be combined; run one after the other"
         )
-    if has_alias and len([name for name in datasets if is_remote(name)]) != 1:
+    if selection.alias is not None and len([name for name in selection.datasets if is_remote(name)]) != 1:
         raise click.UsageError("--as needs exactly one URL or REPO/DATASET")
 
 
