@@ -102,39 +102,29 @@ def pull(  # noqa: PLR0913 - the options by name
     head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`, `AlreadyExists`
     if the name or the dataset is taken under another id or name, and `Unavailable`.
     """
-    # A URL is untrusted: an `@` in it does not select a local reference.
     location = locate(LocalRepositories(settings.home), source, token_for)
-    name, ref = split_ref(alias) if alias else (_default_name(datasets, location), HEAD)
-    copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
+    copy = _destination(datasets, location, alias)
     copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records, privacy=privacy)
-    name, here = copy.name, copy.here
-    if here is not None and copy.expected not in (None, here.dataset_id):
-        raise AlreadyExists(what=f"another dataset named {name}")
-    there = remote_dataset(location.url, token_for, settings=settings)
-    folder = settings.home / DOWNLOADED
     run = _Pull(
         datasets=datasets,
         replies=replies,
-        folder=folder,
-        there=there,
+        folder=settings.home / DOWNLOADED,
+        there=remote_dataset(location.url, token_for, settings=settings),
         copy=copy,
         source=source,
         was_private=_is_private(datasets, copy),
     )
-    yield Step(alias=name, state="comparing")
-    head = there.head()
-    with _exchange(there, copy), kept_blocks(folder, location.url) as spool:
-        yield Step(alias=name, state="blocks")
-        missing = run.compared(head, spool)
-        if run.has_become_private():
-            yield Step(alias=name, state="blocks", is_private=True)
-        current = None if here is None else datasets.refs.head(here.dataset_id, copy.ref)
-        if here is not None and current == head:
-            yield from run.restore(here, head, rechecks=rechecks)
-        elif here is not None and missing.ahead and not copy.may_diverge:
-            yield from run.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
-        else:
-            yield from run.update(missing)
+    yield from run.steps(location.url, rechecks=rechecks)
+
+
+def _destination(datasets: NodeDatasets, location: Location, alias: str) -> LocalCopy:
+    """Return the copy to make or update; raises `AlreadyExists` if another dataset has its name."""
+    # A URL is untrusted: an `@` in it does not select a local reference.
+    name, ref = split_ref(alias) if alias else (_default_name(datasets, location), HEAD)
+    copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
+    if copy.here is not None and copy.expected not in (None, copy.here.dataset_id):
+        raise AlreadyExists(what=f"another dataset named {copy.name}")
+    return copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +139,24 @@ class _Pull:
     """As the user named it."""
     was_private: bool
     """Whether the copy was private before, or would have been if it had been created."""
+
+    def steps(self, url: str, *, rechecks: bool) -> Iterator[Step]:
+        """Compare with the source at `url`, then restore, refuse or update the copy."""
+        name, here = self.copy.name, self.copy.here
+        yield Step(alias=name, state="comparing")
+        head = self.there.head()
+        with _exchange(self.there, self.copy), kept_blocks(self.folder, url) as spool:
+            yield Step(alias=name, state="blocks")
+            missing = self.compared(head, spool)
+            if self.has_become_private():
+                yield Step(alias=name, state="blocks", is_private=True)
+            current = None if here is None else self.datasets.refs.head(here.dataset_id, self.copy.ref)
+            if here is not None and current == head:
+                yield from self.restore(here, head, rechecks=rechecks)
+            elif here is not None and missing.ahead and not self.copy.may_diverge:
+                yield from self.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
+            else:
+                yield from self.update(missing)
 
     def follow(self) -> None:
         """Make a copy that exists private if its source may be."""
