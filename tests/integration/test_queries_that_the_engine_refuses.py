@@ -1,4 +1,4 @@
-"""A derivative whose query the engine refuses, as a stranger writes it by hand or an earlier release allowed it."""
+"""A derivative whose query the engine refuses, or fails to run, as a stranger writes it or an earlier release did."""
 
 import json
 import shutil
@@ -19,6 +19,7 @@ from odf_common.metadata.steps import SqlQueryStep, TransformSql
 
 COLUMNS = ("id BIGINT", "event_time TIMESTAMP(3)")
 QUERY = "SELECT event_time, id FROM measured"
+FAILS_ON_1 = "SELECT event_time, id FROM measured WHERE 1 / (id - 1) < 9"
 REFUSED = "SELECT event_time, id FROM measured WHERE reflect('java.lang.System', 'lineSeparator') IS NOT NULL"
 
 
@@ -52,19 +53,22 @@ def rewritten(folder: Path, key: PrivateKey, change: Callable[[KnownEvent], Know
     return folder
 
 
-def refused_query(event: KnownEvent) -> KnownEvent:
-    if not isinstance(event, SetTransform):
-        return event
-    assert isinstance(event.transform, TransformSql)
-    steps = (SqlQueryStep(query=REFUSED),)
-    return replace(event, transform=replace(event.transform, queries=steps))
+def with_query(query: str) -> Callable[[KnownEvent], KnownEvent]:
+    def change(event: KnownEvent) -> KnownEvent:
+        if not isinstance(event, SetTransform):
+            return event
+        assert isinstance(event.transform, TransformSql)
+        steps = (SqlQueryStep(query=query),)
+        return replace(event, transform=replace(event.transform, queries=steps))
+
+    return change
 
 
 def test_it_is_not_checked_and_derived_no_further_and_status_says_why(
     measured: Story, tmp_path: Path
 ) -> None:
     key, node = generate(), measured.node
-    folder = rewritten(measured.copy("honest", tmp_path / "theirs"), key, refused_query)
+    folder = rewritten(measured.copy("honest", tmp_path / "theirs"), key, with_query(REFUSED))
     measured.pull(f"{folder.as_uri()} --as theirs")
 
     (verdict,) = measured.verify("theirs", code=1)
@@ -98,3 +102,22 @@ def test_it_is_not_checked_and_derived_no_further_and_status_says_why(
     (row,) = node.run("status theirs --output json")
     assert row["problem"] is None
     assert [one["verdict"] for one in measured.verify("theirs")] == ["valid"]
+
+
+def test_a_block_on_which_the_query_fails_is_not_checked_and_the_next_block_is(
+    story: Story, tmp_path: Path
+) -> None:
+    story.add(root("counted", COLUMNS), derivative("whole", {"measured": "counted"}, QUERY))
+    for records in ([record(1), record(2)], [record(3)]):
+        story.ingest("counted", records)
+        story.pull("whole")
+    folder = rewritten(story.copy("whole", tmp_path / "foreign"), generate(), with_query(FAILS_ON_1))
+    story.pull(f"{folder.as_uri()} --as foreign")
+
+    (verdict,) = story.verify("foreign", code=1)
+
+    assert (verdict["verdict"], verdict["transforms"]) == ("not-checked", 1)
+    (problem,) = verdict["problems"]
+    assert (problem["kind"], problem["sequence_number"]) == ("replay-failed", 3)
+    assert problem["text"].startswith("not checked: the query fails on what this block read: ")
+    assert "Division by zero" in problem["text"]

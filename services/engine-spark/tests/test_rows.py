@@ -10,6 +10,7 @@ from odf_testing.engine import FROM, HOUR, LATE, TO, A, Block, Derivative, Make,
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
+from odf_common.ports.engine import QueryFailed, QueryOutOfMemory
 from odf_engine_spark.plan.segments import _chunks
 
 
@@ -172,6 +173,31 @@ def test_the_same_request_gives_the_same_bytes(derive: Make) -> None:
     two.pull()
     assert (one.folder / "data-0").read_bytes() == (two.folder / "data-0").read_bytes()
     assert (one.folder / "checkpoint-0").read_bytes() == (two.folder / "checkpoint-0").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("query", "kind"),
+    [
+        ("SELECT 1 / (flight - 1) AS x, time_hour AS event_time FROM flights", QueryFailed),
+        ("SELECT CASE WHEN flight = 0 THEN time_hour END AS event_time FROM flights", QueryFailed),
+        ("SELECT CAST(origin AS INT) AS x, time_hour AS event_time FROM flights", QueryFailed),
+        (
+            "SELECT repeat(left(origin, 1), 2000000000) AS x, time_hour AS event_time FROM flights",
+            QueryOutOfMemory,
+        ),
+        ("SELECT rand() AS x, time_hour AS event_time FROM flights", InvalidQuery),
+        ("SELECT reflect('java.lang.System', 'gc') AS x, time_hour AS event_time FROM flights", InvalidQuery),
+        ("SELEC time_hour AS event_time FROM flights", InvalidQuery),
+    ],
+)
+def test_callers_know_a_refused_query_from_one_that_fails_on_records(
+    derive: Make, engine: EngineClient, query: str, kind: type[InvalidQuery]
+) -> None:
+    out = derive(sql(query), ByWire(engine), flights=[Block(rows=[flight(5)])])
+    with pytest.raises(InvalidQuery) as caught:
+        out.pull()
+    assert type(caught.value) is kind
+    assert caught.value.code == "InvalidQuery"
 
 
 def test_transforms_run_over_the_wire(derive: Make, engine: EngineClient) -> None:

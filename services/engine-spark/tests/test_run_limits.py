@@ -15,11 +15,11 @@ import pytest
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidQuery
-from odf_common.ports.engine import QueryNotWanted
+from odf_common.ports.engine import QueryNotWanted, QueryOutOfMemory
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.requests import MemoryRetry
-from odf_engine_spark.spark.error_messages import FAULTS, QueryOutOfMemory, query_fault
+from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.query_limits import QueryLimits
 

@@ -6,6 +6,7 @@ records (logical hash), offsets, watermark and checkpoint; how the same records 
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +21,13 @@ from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.replay import Replayer, StoredTransform
-from odf_common.errors import Damaged, InvalidInput, InvalidQuery, NotFound
+from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery, NotFound
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import ExecuteTransform
-from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_common.metadata.events import ExecuteTransform, SetTransform
+from odf_common.ports.engine import Engine, EngineNotAvailable, QueryFailed, QueryOutOfMemory
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input
 from odf_verifier.integrity import Link
@@ -35,10 +36,22 @@ from odf_verifier.targets import Target
 
 log = structlog.stdlib.get_logger(__name__)
 
-_NON_FATAL: Final = frozenset({Damage.REPLAY_MISMATCH, Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED})
+_NOT_COMPARED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED})
+_CONTINUES: Final = _NOT_COMPARED | {Damage.REPLAY_MISMATCH}
 _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
     "can reset it to before the query with `odf reset`, and set another one with `odf commit`"
+)
+_NOT_MIGRATED: Final = "not checked: the engine refuses to migrate the query before: {why}"
+_FAILED: Final = (
+    "not checked: the query fails on what this block read: {why}; another version of the engine may have computed it, "
+    "or it was written by hand"
+)
+_OUT_OF_MEMORY: Final = (
+    "not checked: the engine ran out of memory: {why}; repeat `odf verify` when the engine is idle"
+)
+_NO_ANSWER: Final = (
+    "not checked: the engine cannot run the query on what this block read: {why}; see the engine's log"
 )
 Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the problem of the last one
 
@@ -59,43 +72,52 @@ class Replay:
         """Replay the transforms among `links`, which follow `since`; stops at the first that cannot be run.
 
         Transforms for an engine that is not installed, or of a query that the engine refuses, are reported once and
-        skipped.
+        skipped. Each transform begins at a stored checkpoint, so those after one that fails are run. Failures are
+        reported at the end: the first of each query, and the others of that query together.
 
         Raises `Unavailable` if the engine cannot be reached.
         """
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
-        done, missing, refused = 0, set(), set()
+        done, skipped, failed = 0, set[object](), dict[SetTransform, list[Problem]]()
         for stored in self._replayer.transforms(blocks, since):
-            assert stored.state.transform is not None, (
-                "the rules have been checked: it follows a SetTransform"
-            )
-            transform = stored.state.transform.transform
-            engine = transform.engine, transform.version
-            if engine in missing or stored.state.transform in refused:
+            query = stored.state.transform
+            assert query is not None, "the rules have been checked: it follows a SetTransform"
+            engine = query.transform.engine, query.transform.version
+            if engine in skipped or query in skipped:
                 continue
-            begun = time.monotonic()
             problem = self._one(stored)
-            log.debug(
-                "transform replayed",
-                dataset=self._target.name,
-                dataset_id=str(self._target.dataset),
-                block=str(stored.block_hash),
-                sequence_number=stored.block.sequence_number,
-                problem=None if problem is None else str(problem.kind),
-                ms=round((time.monotonic() - begun) * 1000),
-            )
-            if problem is not None and problem.kind is Damage.ENGINE_NOT_AVAILABLE:
-                missing.add(engine)  # reported once; other transforms may be for the installed engine
-            elif problem is not None and problem.kind is Damage.REPLAY_REFUSED:
-                refused.add(stored.state.transform)
-            else:
-                done += 1
+            kind = None if problem is None else problem.kind
+            if kind is Damage.ENGINE_NOT_AVAILABLE:
+                skipped.add(engine)  # other transforms may be for the installed engine
+            elif kind is Damage.REPLAY_REFUSED and stored.migrated is None:
+                skipped.add(query)  # a migration may be refused for the query before
+            done += kind not in _NOT_COMPARED
+            if problem is not None and kind is Damage.REPLAY_FAILED:
+                failed.setdefault(query, []).append(problem)
+                problem = None
             yield done, total, problem
-            if problem is not None and problem.kind not in _NON_FATAL:
-                return
+            if kind is not None and kind not in _CONTINUES:
+                break
+        for problems in failed.values():
+            yield from ((done, total, problem) for problem in _summary(problems))
 
     def _one(self, stored: StoredTransform) -> Problem | None:
+        """Return the problem with a transform, if there is one."""
+        begun = time.monotonic()
+        problem = self._run(stored)
+        log.debug(
+            "transform replayed",
+            dataset=self._target.name,
+            dataset_id=str(self._target.dataset),
+            block=str(stored.block_hash),
+            sequence_number=stored.block.sequence_number,
+            problem=None if problem is None else str(problem.kind),
+            ms=round((time.monotonic() - begun) * 1000),
+        )
+        return problem
+
+    def _run(self, stored: StoredTransform) -> Problem | None:
         def problem(kind: Damage, text: str, damaged: Multihash | None = None) -> Problem:
             number = stored.block.sequence_number
             return Problem(
@@ -105,10 +127,8 @@ class Replay:
         with scratch_folder(self._datasets.blobs) as scratch:
             try:
                 response = self._replayer.run(stored, alias=self._target.name, scratch=scratch)
-            except EngineNotAvailable as error:
-                return problem(Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}")
-            except InvalidQuery as error:
-                return problem(Damage.REPLAY_REFUSED, _REFUSED.format(why=error))
+            except (EngineNotAvailable, InvalidInput, InternalError) as error:
+                return problem(*_without_result(stored, error))
             except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:
@@ -123,6 +143,36 @@ class Replay:
                 for damaged, text in _differences(stored.event, stored.state, response, scratch):
                     return problem(Damage.REPLAY_MISMATCH, text, damaged)
                 return None
+
+
+def _without_result(
+    stored: StoredTransform, error: EngineNotAvailable | InvalidInput | InternalError
+) -> tuple[Damage, str]:
+    """Return the kind and text of the problem with a transform that the engine has not completed."""
+    match error:
+        case EngineNotAvailable():
+            return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}"
+        case QueryOutOfMemory():
+            return Damage.REPLAY_FAILED, _OUT_OF_MEMORY.format(why=error)
+        case QueryFailed():
+            return Damage.REPLAY_FAILED, _FAILED.format(why=error)
+        case InvalidQuery():
+            text = _REFUSED if stored.migrated is None else _NOT_MIGRATED
+            return Damage.REPLAY_REFUSED, text.format(why=error)
+        case _:
+            return Damage.REPLAY_FAILED, _NO_ANSWER.format(why=error)
+
+
+def _summary(failures: list[Problem]) -> list[Problem]:
+    """Return the failures of one query, the second and later ones as one problem: they may be many, and alike."""
+    later = failures[1:]
+    if len(later) < 2:
+        return failures
+    text = (
+        f"not checked either: the replay of {len(later)} later blocks of the same query fails, too, up to block "
+        f"{later[-1].sequence_number}"
+    )
+    return [failures[0], replace(later[0], text=text)]
 
 
 def _differences(

@@ -30,6 +30,7 @@ class Damage(StrEnum):
     INPUT_DIVERGED = "input-diverged"
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
+    REPLAY_FAILED = "replay-failed"
     ENGINE_NOT_AVAILABLE = "engine-not-available"
     DATA_DROPPED = "data-dropped"
     INPUT_DROPPED = "input-dropped"
@@ -37,7 +38,13 @@ class Damage(StrEnum):
 
 # These prevent a complete verification, but are not damage.
 UNDECIDED: Final = frozenset(
-    {Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED, Damage.DATA_DROPPED, Damage.INPUT_DROPPED}
+    {
+        Damage.ENGINE_NOT_AVAILABLE,
+        Damage.REPLAY_REFUSED,
+        Damage.REPLAY_FAILED,
+        Damage.DATA_DROPPED,
+        Damage.INPUT_DROPPED,
+    }
 )
 
 

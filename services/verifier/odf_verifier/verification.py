@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def is_undecided(self) -> bool:
-        """Return whether nothing found is damage: data was dropped, or the engine cannot run a query."""
+        """Return whether nothing found is damage: data was dropped, or the engine does not run a query."""
         return bool(self.problems) and all(problem.kind in UNDECIDED for problem in self.problems)
 
     @property
@@ -77,7 +77,8 @@ class Verdict:
         kinds = {problem.kind for problem in self.problems}
         if Damage.DATA_DROPPED in kinds:
             return "dropped"
-        return "not-checked" if Damage.REPLAY_REFUSED in kinds else "not-replayable"
+        is_unchecked = bool(kinds & {Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED})
+        return "not-checked" if is_unchecked else "not-replayable"
 
 
 class Verifier:

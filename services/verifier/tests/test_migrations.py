@@ -20,6 +20,7 @@ from odf_testing.builders import (
 from odf_testing.verifier import Story
 
 from odf_common.chain.walk import fold, iterate
+from odf_common.errors import InvalidQuery
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
@@ -37,7 +38,7 @@ TARGET: Any = SimpleNamespace(name="derivative", dataset=a_dataset())
 class Migrating:
     """Makes the checkpoint `executed` of a transform and `migrated` of a migration, no records of either."""
 
-    def __init__(self, *, migrated: bytes, interval: OffsetInterval | None) -> None:
+    def __init__(self, *, migrated: bytes | InvalidQuery, interval: OffsetInterval | None) -> None:
         self.migrated = migrated
         self.interval = interval
 
@@ -48,6 +49,8 @@ class Migrating:
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         assert request.prev_checkpoint_path is not None
         assert Path(request.prev_checkpoint_path).read_bytes() == b"executed"
+        if isinstance(self.migrated, InvalidQuery):
+            raise self.migrated
         Path(request.new_checkpoint_path).write_bytes(self.migrated)
         return TransformResponseSuccess(new_offset_interval=self.interval)
 
@@ -64,33 +67,42 @@ def step_of(output: AChain, source: AChain) -> ExecuteTransformInput:
     )
 
 
-def migrated_chain(source: AChain) -> AChain:
-    """A derivative of one transform, another query, and its migration."""
+def migrated_chain(source: AChain, after: int = 0) -> AChain:
+    """A derivative of one transform, another query, its migration, and `after` transforms of that query."""
     output = a_derivative(A)
     first = checkpoint_of(b"executed")
     output.add(ExecuteTransform(query_inputs=(step_of(output, source),), new_checkpoint=first))
     new = replace(a_transform(A), transform=a_query(SqlQueryStep(query="SELECT city FROM input_0")))
     output.add(new)
-    return output.add(
-        ExecuteTransform(
-            query_inputs=(step_of(output, source),),
-            prev_checkpoint=first.physical_hash,
-            new_checkpoint=checkpoint_of(b"migrated"),
+    last = first
+    for content in (b"migrated", *(b"executed" for _ in range(after))):
+        output.add(
+            ExecuteTransform(
+                query_inputs=(step_of(output, source),),
+                prev_checkpoint=last.physical_hash,
+                new_checkpoint=checkpoint_of(content),
+            )
         )
-    )
+        last = checkpoint_of(content)
+    return output
 
 
 def replayed(
-    *, migrated: bytes, interval: OffsetInterval | None = None, since: int = 0
+    *,
+    migrated: bytes | InvalidQuery,
+    interval: OffsetInterval | None = None,
+    since: int = 0,
+    after: int = 0,
 ) -> list[Problem | None]:
     """Return the problems found in the blocks after the first `since`."""
     source = a_chain(a_seed(dataset=A), a_push_source(), a_schema())
-    output = migrated_chain(source)
+    output = migrated_chain(source, after)
     story = Story(engine=cast("Engine", Migrating(migrated=migrated, interval=interval)))
     story.put(source)
     story.put(output)
-    executed = checkpoint_of(b"executed").physical_hash
-    story.blobs.put(output.state.dataset_id, ObjectKind.CHECKPOINT, executed, b"executed")
+    for content in (b"executed", b"migrated"):
+        name = checkpoint_of(content).physical_hash
+        story.blobs.put(output.state.dataset_id, ObjectKind.CHECKPOINT, name, content)
     links = [
         Link(hash=name, version=decoded.version, block=decoded.block)
         for name, decoded, _ in iterate(output.read, output.state.head)
@@ -127,3 +139,13 @@ def test_a_migration_with_a_different_result_is_found(
     assert problem is not None
     assert problem.kind is Damage.REPLAY_MISMATCH
     assert problem.text.startswith(what)
+
+
+def test_a_migration_that_is_refused_hides_no_block_of_the_new_query() -> None:
+    """The replaced query may be refused, and the new one not."""
+    first, problem, second = replayed(migrated=InvalidQuery(text="reflect calls code"), after=1)
+
+    assert (first, second) == (None, None)
+    assert problem is not None
+    assert problem.kind is Damage.REPLAY_REFUSED
+    assert problem.text == "not checked: the engine refuses to migrate the query before: reflect calls code"

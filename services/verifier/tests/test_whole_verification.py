@@ -20,12 +20,12 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import note_drop
-from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.errors import InternalError, InvalidInput, InvalidQuery, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import Engine, OnProgress
+from odf_common.ports.engine import Engine, OnProgress, QueryFailed, QueryOutOfMemory
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
@@ -285,6 +285,59 @@ def test_what_follows_another_query_is_replayed_after_a_refused_one(node: Node) 
     problems = node.verify("copy").problems
 
     assert [problem.kind for problem in problems] == [Damage.REPLAY_REFUSED, Damage.REPLAY_MISMATCH]
+
+
+@pytest.mark.parametrize(
+    ("failure", "says"),
+    [
+        (QueryFailed(text="division by zero"), "another version of the engine may have computed it"),
+        (QueryOutOfMemory(text="too much memory"), "`odf verify` when the engine is idle"),
+        (InvalidInput(text="not a checkpoint"), "the engine cannot run the query"),
+        (InternalError(), "the engine cannot run the query"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_replay_that_fails_leaves_its_own_block_unchecked_and_no_other(
+    node: Node, failure: OdfError, says: str
+) -> None:
+    node.engine.failures = [failure]
+
+    verdict = node.verify("copy")
+
+    (problem,) = verdict.problems
+    assert (verdict.word, verdict.tally.transforms) == ("not-checked", 1)
+    assert (problem.kind, problem.sequence_number) == (Damage.REPLAY_FAILED, 3)
+    assert problem.text.startswith("not checked: ")
+    assert str(failure) in problem.text
+    assert says in problem.text
+    assert not node.is_remembered("copy", "replay")
+
+    node.engine.failures, node.engine.change = [failure], no_records
+    verdict = node.verify("copy")
+    assert (verdict.word, [problem.kind for problem in verdict.problems]) == (
+        "invalid",
+        [Damage.REPLAY_MISMATCH, Damage.REPLAY_FAILED],
+    )
+
+
+@pytest.mark.parametrize("failed", range(1, 5))
+def test_blocks_of_a_query_whose_replay_fails_are_named_up_to_a_bound_and_then_counted(
+    node: Node, failed: int
+) -> None:
+    for minute in (2, 3):
+        node.push("Kyiv", minute=minute)
+    node.engine.failures = [QueryFailed(text=f"value {number}") for number in range(failed)]
+
+    problems = node.verify("copy").problems
+
+    assert [problem.kind for problem in problems] == [Damage.REPLAY_FAILED] * min(failed, 2)
+    assert [problem.sequence_number for problem in problems] == [3, 4][:failed]
+    assert ["value 0" in problems[0].text, "value 1" in problems[-1].text] == [True, failed == 2]
+    if failed > 2:
+        assert problems[1].text == (
+            f"not checked either: the replay of {failed - 1} later blocks of the same query fails, too, up to block "
+            f"{failed + 2}"
+        )
 
 
 def test_an_input_that_was_lost_is_named(node: Node) -> None:

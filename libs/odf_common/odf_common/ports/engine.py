@@ -6,7 +6,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from odf_common.errors import Refused, Unavailable
+from odf_common.errors import InvalidQuery, Refused, Unavailable
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
@@ -21,6 +21,21 @@ from odf_common.metadata.steps import Strings, Transform
 @dataclass(eq=False, kw_only=True)
 class EngineNotAvailable(Refused):
     """A transform needs an engine, or an engine version, that is not installed."""
+
+
+@dataclass(eq=False, kw_only=True)
+class QueryFailed(InvalidQuery):
+    """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
+
+    @property
+    def code(self) -> str:
+        """Return the name of the family: users correct the query either way."""
+        return InvalidQuery.__name__
+
+
+@dataclass(eq=False, kw_only=True)
+class QueryOutOfMemory(QueryFailed):
+    """The query, or another that ran at the same time, filled the engine's memory; at another time it may suffice."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,6 +151,7 @@ class Engine(Protocol):
     ) -> TransformResponseSuccess:
         """Execute one step of a transform; its files are written on return.
 
+        Raises `QueryFailed`, or `QueryOutOfMemory`, if the query is not refused, but fails on the request's records.
         `on_progress` is called from time to time, and once at the end.
         """
 

@@ -18,11 +18,8 @@ from odf_common.metadata.engine_messages import (
     RawQueryResponseInvalidQuery,
     RawQueryResponseProgress,
     RawQueryResponseRoot,
-    TransformResponse,
     TransformResponseInternalError,
-    TransformResponseInvalidQuery,
     TransformResponseProgress,
-    TransformResponseRoot,
 )
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, MigrateInput
@@ -32,6 +29,7 @@ from odf_engine_spark.analysis.sandbox import tables
 from odf_engine_spark.plan.prepared import PlannedInput, parsed, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
+    invalid_transform,
     ipc_chunks,
     migrated,
     migration_of,
@@ -40,6 +38,7 @@ from odf_engine_spark.server.messages import (
     set_transform_of,
     tables_of,
     transform_of,
+    transform_response,
     vocabulary_of,
 )
 from odf_engine_spark.server.requests import MemoryRetry, Requests
@@ -52,7 +51,7 @@ from odf_engine_spark.transform.migration import migrate
 
 log = structlog.stdlib.get_logger(__name__)
 
-R = TypeVar("R", TransformResponse, RawQueryResponse)
+R = TypeVar("R")
 CHUNK_BYTES: Final = 1 << 20
 
 
@@ -75,19 +74,26 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     ) -> Iterator[engine_pb2.TransformResponse]:
         """Execute one step of a transform."""
 
-        def work(reports: Progress) -> TransformResponse:
-            def execute() -> TransformResponse:
+        def work(reports: Progress) -> engine_pb2.TransformResponse:
+            def execute() -> engine_pb2.TransformResponse:
                 transform_request = transform_of(request.flatbuffer)
                 self._identity.require(transform_request.transform)
-                return self._memory.run(lambda: self._transforms.execute(transform_request, reports))
+                return transform_response(
+                    self._memory.run(lambda: self._transforms.execute(transform_request, reports))
+                )
 
-            refused, failed = TransformResponseInvalidQuery, TransformResponseInternalError
-            return _response("transform", execute, reports, refused=refused, failed=failed)
+            def failed(message: str, backtrace: str) -> engine_pb2.TransformResponse:
+                return transform_response(
+                    TransformResponseInternalError(message=message, backtrace=backtrace)
+                )
+
+            return _response("transform", execute, reports, invalid=invalid_transform, failed=failed)
 
         for report in self._steps.reports(context, work):
-            value = TransformResponseProgress() if report.done is None else report.done.result()
-            raw = encode_message(TransformResponseRoot(value=value))
-            yield engine_pb2.TransformResponse(flatbuffer=raw, progress=progress(report.now))
+            done = report.done
+            response = transform_response(TransformResponseProgress()) if done is None else done.result()
+            response.progress.CopyFrom(progress(report.now))
+            yield response
 
     def ExecuteRawQuery(
         self, request: engine_pb2.RawQueryRequest, context: grpc.ServicerContext
@@ -100,8 +106,13 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                 self._identity.require(raw_request.transform)
                 return self._memory.run(lambda: run_raw(self._spark, raw_request))
 
-            refused, failed = RawQueryResponseInvalidQuery, RawQueryResponseInternalError
-            return _response("raw query", execute, reports, refused=refused, failed=failed)
+            return _response(
+                "raw query",
+                execute,
+                reports,
+                invalid=lambda error: RawQueryResponseInvalidQuery(message=str(error)),
+                failed=lambda text, trace: RawQueryResponseInternalError(message=text, backtrace=trace),
+            )
 
         for report in self._batches.reports(context, work):
             value = RawQueryResponseProgress() if report.done is None else report.done.result()
@@ -210,8 +221,8 @@ def _response(
     execute: Callable[[], R],
     reports: Progress,
     *,
-    refused: Callable[..., R],
-    failed: Callable[..., R],
+    invalid: Callable[[InvalidQuery], R],
+    failed: Callable[[str, str], R],
 ) -> R:
     """Return the result, or the response for what it raised; raises only `EngineNotAvailable` and bugs."""
     try:
@@ -219,9 +230,9 @@ def _response(
     except EngineNotAvailable:
         raise
     except InvalidQuery as error:
-        return refused(message=str(error))
+        return invalid(error)
     except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
-        return failed(message=str(error), backtrace=_noted(what, error, reports))
+        return failed(str(error), _noted(what, error, reports))
 
 
 def _noted(what: str, error: Exception, reports: Progress) -> str:

@@ -7,13 +7,27 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from odf_common.codec.flatbuffers import decode_event, decode_message
+from odf_common.codec.flatbuffers import decode_event, decode_message, encode_message
 from odf_common.codec.times import time_message_or_none, time_of
-from odf_common.errors import InvalidInput
-from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess, Watermark
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine_messages import (
+    TransformRequest,
+    TransformResponse,
+    TransformResponseInvalidQuery,
+    TransformResponseRoot,
+    TransformResponseSuccess,
+    Watermark,
+)
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import EngineProgress, MigrateInput, MigrateRequest, QueryTable
+from odf_common.ports.engine import (
+    EngineProgress,
+    MigrateInput,
+    MigrateRequest,
+    QueryFailed,
+    QueryOutOfMemory,
+    QueryTable,
+)
 from odf_common.proto.engine import engine_pb2
 
 _LAST_MS: Final = (2**63 - 1) // 1_000_000  # the state keeps watermarks as nanoseconds in 64 bits
@@ -28,6 +42,24 @@ def transform_of(raw: bytes) -> TransformRequest:
         for input_ in request.query_inputs
     )
     return replace(request, query_inputs=tuple(inputs))
+
+
+def transform_response(value: TransformResponse) -> engine_pb2.TransformResponse:
+    """Return a response to a transform request."""
+    return engine_pb2.TransformResponse(flatbuffer=encode_message(TransformResponseRoot(value=value)))
+
+
+def invalid_transform(error: InvalidQuery) -> engine_pb2.TransformResponse:
+    """Return the response to a transform whose query is refused or fails."""
+    response = transform_response(TransformResponseInvalidQuery(message=str(error)))
+    match error:
+        case QueryOutOfMemory():
+            response.failure = engine_pb2.QUERY_FAILURE_OUT_OF_MEMORY
+        case QueryFailed():
+            response.failure = engine_pb2.QUERY_FAILURE_WHILE_RUNNING
+        case _:  # refused: as of engines that do not say
+            pass
+    return response
 
 
 def held_watermarks(watermarks: Iterable[Watermark]) -> tuple[Watermark, ...]:

@@ -14,8 +14,7 @@ from uuid import uuid4
 
 import structlog
 
-from odf_common.ports.engine import EngineProgress
-from odf_engine_spark.spark.error_messages import QueryOutOfMemory
+from odf_common.ports.engine import EngineProgress, QueryOutOfMemory
 from odf_engine_spark.spark.job_group import begin, cancel
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress, RequestCancelled

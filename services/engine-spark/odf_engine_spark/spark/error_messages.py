@@ -1,13 +1,13 @@
 """Spark's errors as users need them: message, line and position; no plan, no stack trace of the JVM."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from odf_common.errors import InvalidQuery, StorageUnavailable, nearest
+from odf_common.ports.engine import QueryOutOfMemory
 from odf_engine_spark.spark.listed_functions import ALLOWED_FUNCTIONS, REFUSED_FUNCTIONS
 
 # What a call into the JVM may raise, and what its plans may be nested too deeply for.
@@ -38,18 +38,6 @@ MAX_MESSAGE_CHARACTERS: Final = 2000
 
 class EngineFault(RuntimeError):
     """Spark failed for a reason outside the query."""
-
-
-@dataclass(eq=False, kw_only=True)
-class QueryOutOfMemory(InvalidQuery):
-    """The query, or another that ran at the same time, filled the JVM's heap."""
-
-    text: str | None = TOO_LARGE
-
-    @property
-    def code(self) -> str:
-        """Return the name of the family: callers see one error of the engine."""
-        return InvalidQuery.__name__
 
 
 def query_fault(error: Exception) -> InvalidQuery:
@@ -103,7 +91,7 @@ def _resource_fault(text: str) -> InvalidQuery | None:
     if _NO_END in text:
         return InvalidQuery(text=TOO_DEEP)
     if _NO_MEMORY.search(text):
-        return QueryOutOfMemory()
+        return QueryOutOfMemory(text=TOO_LARGE)
     if _DISK_FULL in text:
         raise StorageUnavailable(why=_DISK_FULL, remedy="free some space on the disk of TMPDIR")
     return InvalidQuery(text=TOO_MANY_ROWS) if _NO_ROOM.search(text) else None

@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import QueryFailed
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
@@ -66,7 +68,10 @@ class Transforms:
     def execute(
         self, request: TransformRequest, progress: Progress | None = None
     ) -> TransformResponseSuccess:
-        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files."""
+        """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files.
+
+        An `InvalidQuery` of a query that is not refused is a `QueryFailed`.
+        """
         progress, begun = progress or Progress(), time.monotonic()
         progress.report("reading")
         inputs = [read_input(input_) for input_ in request.query_inputs]
@@ -75,9 +80,10 @@ class Transforms:
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )
         progress.report("computing", total=sum(len(input_.records) for input_ in inputs))
-        result = run(prepared, inputs, state, request.vocab, progress)
-        progress.report("writing", total=len(result.records))
-        response = self._write(request, result)
+        with _query_accepted():
+            result = run(prepared, inputs, state, request.vocab, progress)
+            progress.report("writing", total=len(result.records))
+            response = self._write(request, result)
         log.debug(
             "transform executed",
             inputs={input_.name: len(input_.records) for input_ in inputs},
@@ -129,6 +135,17 @@ class Transforms:
             new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
             new_watermark=None if watermark is None else Timestamp(watermark),
         )
+
+
+@contextmanager
+def _query_accepted() -> Iterator[None]:
+    """Raise an `InvalidQuery` as `QueryFailed`: the query has passed every check, so its records make it fail."""
+    try:
+        yield
+    except QueryFailed:
+        raise
+    except InvalidQuery as error:
+        raise QueryFailed(text=error.text, where=error.where) from error
 
 
 def write_records(table: pa.Table, file: Path) -> None:

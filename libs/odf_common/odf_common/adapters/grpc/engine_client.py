@@ -49,7 +49,9 @@ from odf_common.ports.engine import (
     MigrateRequest,
     OnProgress,
     Past,
+    QueryFailed,
     QueryNotWanted,
+    QueryOutOfMemory,
     QueryTable,
     QueryTooSlow,
     ValidatedQuery,
@@ -66,6 +68,12 @@ _MIGRATION_TIMEOUT_SECONDS: Final = 1200.0
 # A query new to the engine is analysed by a JVM that may be busy.
 _ANALYSIS_TIMEOUT_SECONDS: Final = 4 * CALL_TIMEOUT_SECONDS
 _RECONNECT_SECONDS: Final = 2.0  # more than gRPC pauses after a failed connection
+
+# Of responses InvalidQuery; one that an engine omits, or that is not known here, says as little as the response.
+_FAILURES: Final[Mapping[int, type[InvalidQuery]]] = {
+    engine_pb2.QUERY_FAILURE_WHILE_RUNNING: QueryFailed,
+    engine_pb2.QUERY_FAILURE_OUT_OF_MEMORY: QueryOutOfMemory,
+}
 
 
 class EngineClient:
@@ -112,14 +120,14 @@ class EngineClient:
     ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
         with self._asking():
-            raw = _last(
+            last = _last(
                 self._heard(self._stub.ExecuteTransform(message, timeout=STREAM_TIMEOUT_SECONDS)), on_progress
             )
-        match decode_message(TransformResponseRoot, raw).value:
+        match decode_message(TransformResponseRoot, last.flatbuffer).value:
             case TransformResponseSuccess() as success:
                 return success
             case failed:
-                raise _error_of(failed)
+                raise _error_of(failed, _FAILURES.get(last.failure, InvalidQuery))
 
     def execute_raw_query(
         self, request: RawQueryRequest, is_wanted: IsWanted = always
@@ -127,8 +135,8 @@ class EngineClient:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
         with self._asking():
             call = self._stub.ExecuteRawQuery(message, timeout=STREAM_TIMEOUT_SECONDS)
-            raw = _last(self._heard(call, is_wanted, most=self._preprocessing))
-        match decode_message(RawQueryResponseRoot, raw).value:
+            last = _last(self._heard(call, is_wanted, most=self._preprocessing))
+        match decode_message(RawQueryResponseRoot, last.flatbuffer).value:
             case RawQueryResponseSuccess() as success:
                 return success
             case failed:
@@ -305,11 +313,10 @@ class EngineClient:
             raise
 
 
-def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> bytes:
+def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> Any:
     """Return the terminal message: the last one."""
-    raw = b""
+    response = None
     for response in responses:
-        raw = response.flatbuffer
         if on_progress is not None:
             progress = response.progress
             on_progress(
@@ -317,16 +324,18 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> by
                     stage=progress.stage, rows=progress.rows, total=progress.total, late=progress.late
                 )
             )
-    if not raw:
+    if response is None or not response.flatbuffer:
         raise ServiceFailed(text="the engine ended without an answer")
-    return raw
+    return response
 
 
-def _error_of(response: TransformResponse | RawQueryResponse) -> OdfError:
+def _error_of(
+    response: TransformResponse | RawQueryResponse, invalid: type[InvalidQuery] = InvalidQuery
+) -> OdfError:
     """Return the error of an unsuccessful response."""
     match response:
         case TransformResponseInvalidQuery(message=text) | RawQueryResponseInvalidQuery(message=text):
-            return InvalidQuery(text=text)
+            return invalid(text=text)
         case TransformResponseInternalError(message=text) | RawQueryResponseInternalError(message=text):
             return ServiceFailed(text=f"the engine failed: {text}")
         case _:
