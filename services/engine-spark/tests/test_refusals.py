@@ -12,8 +12,9 @@ from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import TemporalTable, TransformSql
-from odf_common.ports.engine import QueryTable
+from odf_common.ports.engine import QueryOutOfMemory, QueryTable
 from odf_engine_spark.analysis.dialect import read_text
+from odf_engine_spark.plan.prepared import _in_step, steps_of
 
 T = "time_hour AS event_time"
 REFUSED = {
@@ -345,3 +346,10 @@ def test_a_join_as_of_a_time_compares_all_of_the_declared_primary_key(derive: Ma
     )
     with pytest.raises(InvalidQuery, match="station is missing"):
         derive(transform, flights=[], weather=[]).pull()
+
+
+def test_a_step_that_runs_out_of_memory_while_it_is_prepared_is_not_refused() -> None:
+    transform = sql(("a", "SELECT 1"), "SELECT 2")
+    (first, _) = steps_of(transform)
+    with pytest.raises(QueryOutOfMemory, match="in step a: too much"), _in_step(first, transform):
+        raise QueryOutOfMemory(text="too much")

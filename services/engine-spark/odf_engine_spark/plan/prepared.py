@@ -10,6 +10,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.ports.engine import QueryOutOfMemory
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.dialect import (
     check_moments,
@@ -206,7 +207,8 @@ def _in_step(step: SqlQueryStep, transform: TransformSql) -> Iterator[None]:
         if len(steps_of(transform)) == 1:
             raise fault from error
         where = "in the last step" if step.alias is None else f"in step {step.alias}"
-        raise InvalidQuery(text=str(fault), where=where) from error
+        kind = QueryOutOfMemory if isinstance(fault, QueryOutOfMemory) else InvalidQuery
+        raise kind(text=str(fault), where=where) from error
 
 
 def _without_with(spark: Spark, frame: Java) -> Java:
