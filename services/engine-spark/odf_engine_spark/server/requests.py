@@ -46,8 +46,8 @@ class Report(Generic[T]):
 class MemoryRetry:
     """Runs requests of which one may fill the heap, so that others run out of memory as well. Thread-safe.
 
-    What has run out of memory next to others runs once more, one at a time: then it has the memory that it needs, or
-    needs too much.
+    What has run out of memory next to others runs once more. Second runs take turns, so that they do not fill the heap
+    together; first runs continue next to them, so a second failure does not show that the work needs too much.
     """
 
     def __init__(self) -> None:
