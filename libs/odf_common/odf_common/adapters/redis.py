@@ -4,15 +4,18 @@ A lock only avoids wasted work: the head is guarded by its compare-and-set. So w
 and a state that cannot be read is folded again.
 """
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar, cast
 
 import redis
 import structlog
 from redis.exceptions import LockError
 
+from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
@@ -29,17 +32,25 @@ class RedisConnection:
     """One connection pool; logs once when Redis is lost, and once when it is back."""
 
     def __init__(
-        self, address: str, *, password: str | None = None, tls: ClientTls | None = None, prefix: str = ""
+        self,
+        address: str,
+        *,
+        password: str | None = None,
+        tls: ClientTls | None = None,
+        users: frozenset[int] | None = None,
+        prefix: str = "",
     ) -> None:
         """Use `host:port`, or a `redis://` or `rediss://` URL, which may name a user; connects on the first call.
 
-        All keys begin with `prefix`: nodes that share a Redis may have copies of one dataset.
+        With `users` it sends nothing, and no password, to a server of another user of this machine. All keys begin with
+        `prefix`: nodes that share a Redis may have copies of one dataset.
         """
         url = address if "://" in address else f"redis://{address}/0"
         self.client = redis.Redis.from_url(
             url,
             **({} if password is None else {"password": password}),
             **({} if tls is None else _tls(tls)),
+            redis_connect_func=None if users is None else partial(_log_in_to, users),
             socket_timeout=REDIS_TIMEOUT_SECONDS,
             socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
             health_check_interval=15,
@@ -149,6 +160,18 @@ class RedisStateCache:
 
     def _key(self, dataset: DatasetId) -> str:
         return f"{self._connection.prefix}odf:state:{dataset}"
+
+
+def _log_in_to(users: frozenset[int], connection: redis.Connection) -> None:
+    """Authenticate on a new connection; raises `redis.ConnectionError` if its server is of none of these users."""
+    try:
+        own = cast("socket.socket", connection._sock)  # noqa: SLF001 - it has no public name
+        require_own_end(own, users)
+    except ServerOfAnotherUser as error:
+        raise redis.ConnectionError(f"{error}; {error.advice()}") from error
+    except OSError as error:  # it is closed already
+        raise redis.ConnectionError(str(error)) from error
+    connection.on_connect()
 
 
 def _tls(tls: ClientTls) -> Mapping[str, object]:

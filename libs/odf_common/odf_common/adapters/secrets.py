@@ -14,6 +14,7 @@ from typing import Final, Self
 from odf_common.errors import InvalidInput, Refused
 
 FOLDER: Final = "secrets"  # of a home
+REDIS_SECRET: Final = "redis"  # noqa: S105 - the name of the file there with the password of the embedded Redis
 MAX_SECRET_BYTES: Final = 64 * 1024
 
 

@@ -10,11 +10,15 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from odf_common.errors import Unavailable
+
+ROOT: Final = 0
 LOOPBACK: Final = "127.0.0.1"
 ANY: Final = {4: "0.0.0.0", 6: "::"}  # noqa: S104 - of a socket that listens, not to listen on
 KERNEL_ANSWER_SECONDS: Final = 1.0
@@ -40,6 +44,41 @@ class _Socket(NamedTuple):
     user: int
     inode: int
     """0 once no program has the socket: its user is then unknown, and shown as 0."""
+
+
+@dataclass(eq=False, kw_only=True)
+class ServerOfAnotherUser(Unavailable):
+    """Another user's program listens at an address of the node; nothing was sent to it."""
+
+    user: int
+
+    def __str__(self) -> str:
+        """Return the address, and the user of the program that listens there."""
+        return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
+
+    def advice(self) -> str:
+        """Return how to free the address."""
+        return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
+
+
+def users_of(secret: Path) -> frozenset[int]:
+    """Return the users whose servers may be sent a secret of this file: its owner, this process's user, and root."""
+    return frozenset({secret.stat().st_uid, os.geteuid(), ROOT})
+
+
+def require_own_end(connection: socket.socket, users: frozenset[int]) -> None:
+    """Raise `ServerOfAnotherUser` if the server that this process has connected to is another user's.
+
+    The user is that of the accepted socket. A connection without one is still in the queue of the socket that listens,
+    which is asked first: afterwards, a connection that it queued might have been accepted, and another might listen.
+    """
+    if not are_users_known():
+        return
+    client, server = connection.getsockname()[:2], connection.getpeername()[:2]
+    listening, accepted = user_of_server(server), user_of_client(server, client)
+    user = listening if accepted is None else accepted
+    if user is not None and user not in users:
+        raise ServerOfAnotherUser(what=f"address {server[0]}:{server[1]}", user=user)
 
 
 def user_of_client(client: Address, server: Address) -> int | None:

@@ -7,19 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.secrets import secret_file
+from odf_common.adapters.secrets import REDIS_SECRET, secret_file
 from odf_common.service.settings import Settings
 
 ADMIN: Final = "odf"  # Kafka's super user, as which the node's own clients connect
 PRODUCER: Final = "producer"  # may write push topics
 KAFKA_SECRETS: Final = {ADMIN: "kafka-admin", PRODUCER: "kafka-producer"}  # by user
-REDIS_SECRET: Final = "redis"  # noqa: S105 - the name of a file
-PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+MECHANISM: Final = "SCRAM-SHA-256"
+LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 _CLIENT_PROPERTIES: Final = """\
 # Written at each start of the node. librdkafka (confluent-kafka, kcat) takes all lines but sasl.jaas.config.
 bootstrap.servers={address}
 security.protocol=SASL_PLAINTEXT
-sasl.mechanism=PLAIN
+sasl.mechanism={mechanism}
 sasl.username={user}
 sasl.password={password}
 sasl.jaas.config={login} username="{user}" password="{password}";
@@ -32,7 +32,7 @@ def with_kafka(settings: Settings, address: str) -> Settings:
         settings,
         kafka=address,
         kafka_security_protocol="sasl_plaintext",
-        kafka_sasl_mechanism="plain",
+        kafka_sasl_mechanism=MECHANISM.lower(),
         kafka_username=ADMIN,
         kafka_password_file=secret_file(settings.home, KAFKA_SECRETS[ADMIN]),
     )
@@ -50,4 +50,6 @@ def client_properties(home: Path, user: str) -> Path:
 
 def client_settings(address: str, user: str, password: str) -> str:
     """Return the settings of a user's clients, as Kafka's tools read them."""
-    return _CLIENT_PROPERTIES.format(address=address, user=user, password=password, login=PLAIN_LOGIN)
+    return _CLIENT_PROPERTIES.format(
+        address=address, mechanism=MECHANISM, user=user, password=password, login=LOGIN
+    )

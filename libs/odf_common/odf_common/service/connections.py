@@ -7,7 +7,8 @@ from odf_common.adapters.local import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
-from odf_common.adapters.secrets import read_secret
+from odf_common.adapters.secrets import REDIS_SECRET, read_secret, secret_file
+from odf_common.adapters.socket_users import users_of
 from odf_common.adapters.tls import ClientTls
 from odf_common.ports.store import BlobStore, RefStore
 from odf_common.service.settings import Settings
@@ -36,8 +37,11 @@ def topic_policy(settings: Settings) -> TopicPolicy:
 
 
 def redis_connection(settings: Settings) -> RedisConnection:
-    """Return a connection to Redis, opened by its first use; raises as `kafka_cluster` does."""
-    address = settings.required("redis")
+    """Return a connection to Redis, opened by its first use; raises as `kafka_cluster` does.
+
+    The password of the embedded Redis is sent to servers of the node's user only.
+    """
+    address, file = settings.required("redis"), settings.redis_password_file
     has_tls = address.startswith("rediss://")
     tls = ClientTls(
         ca_file=settings.redis_ca_file,
@@ -46,8 +50,9 @@ def redis_connection(settings: Settings) -> RedisConnection:
     )
     return RedisConnection(
         address,
-        password=_secret(settings.redis_password_file),
+        password=_secret(file),
         tls=tls if has_tls else None,
+        users=users_of(file) if file and file == secret_file(settings.home, REDIS_SECRET) else None,
         prefix=settings.kafka_prefix,
     )
 

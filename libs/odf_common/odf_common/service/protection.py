@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_common.adapters.grpc.peer_secret import ROOT, PeerCredentials, PeerSecret
+from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.secrets import find_secret, read_secret, secret_file
-from odf_common.adapters.socket_users import are_users_known, user_of_client
+from odf_common.adapters.socket_users import ROOT, are_users_known, user_of_client
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
     GRPC_TLS,

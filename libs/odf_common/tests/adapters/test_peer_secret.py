@@ -12,8 +12,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import ServiceSilent, calling, channel, reached
-from odf_common.adapters.grpc.peer_secret import CallerUnknown, PeerSecret, ServerOfAnotherUser
+from odf_common.adapters.grpc.peer_secret import CallerUnknown, PeerSecret
 from odf_common.adapters.grpc.server import GrpcServer, serve
+from odf_common.adapters.socket_users import ServerOfAnotherUser
 from odf_common.errors import OdfError, Refused
 from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
 from odf_common.proto.odf.node.v1 import ingest_pb2_grpc

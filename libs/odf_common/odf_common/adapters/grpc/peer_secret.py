@@ -5,7 +5,6 @@ client sends it to no server of another user: while a part is stopped, any progr
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +13,18 @@ from typing import Any, Final, Self
 import grpc
 
 from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.socket_users import are_users_known, user_of_server, users_connected_to
-from odf_common.errors import Refused, Unavailable
+from odf_common.adapters.socket_users import (
+    ServerOfAnotherUser,
+    are_users_known,
+    user_of_server,
+    users_connected_to,
+    users_of,
+)
+from odf_common.errors import Refused
 
 KEY: Final = "authorization"
 SCHEME: Final = "Bearer "
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1")  # that the name localhost may stand for
-ROOT: Final = 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -39,21 +43,6 @@ class CallerUnknown(Refused):
         )
 
 
-@dataclass(eq=False, kw_only=True)
-class ServerOfAnotherUser(Unavailable):
-    """Another user's program listens at an address of the node; nothing was sent to it."""
-
-    user: int
-
-    def __str__(self) -> str:
-        """Return the address, and the user of the program that listens there."""
-        return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
-
-    def advice(self) -> str:
-        """Return how to free the address."""
-        return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSecret:
     """The secret, and whose servers get it."""
@@ -65,7 +54,7 @@ class PeerSecret:
     @classmethod
     def in_home(cls, text: str, file: Path) -> Self:
         """Return a secret for servers of the user who owns its file, and of root."""
-        return cls(text=text, users=frozenset({file.stat().st_uid, os.geteuid(), ROOT}))
+        return cls(text=text, users=users_of(file))
 
     def header(self) -> tuple[str, str]:
         """Return the metadata that a call carries."""

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import importlib.util
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -17,15 +18,16 @@ from typing import Final
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.home_secrets import ensure_secret
+from odf_common.adapters.secrets import REDIS_SECRET
 from odf_common.embedded.credentials import (
     ADMIN,
     KAFKA_SECRETS,
-    PLAIN_LOGIN,
-    REDIS_SECRET,
+    LOGIN,
     client_properties,
     client_settings,
     with_kafka,
 )
+from odf_common.embedded.parts.kafka_users import kafka_has_users
 from odf_common.embedded.parts.log_files import open_log
 from odf_common.embedded.parts.managed_process import PartSpec, launched
 from odf_common.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
@@ -152,7 +154,8 @@ def kafka_part(
     folder.mkdir(parents=True, exist_ok=True)
     properties, data = folder / "server.properties", folder / "data"
     passwords = {user: ensure_secret(home, secret) for user, secret in KAFKA_SECRETS.items()}
-    text = _server_properties(ports, data, passwords)
+    controller_password = secrets.token_urlsafe()
+    text = _server_properties(ports, data, passwords[ADMIN], controller_password)
     durable.replace(properties, text.encode(), mode=durable.PRIVATE)
     address = f"{LOOPBACK}:{ports['kafka-sasl']}"
     for user, password in passwords.items():
@@ -165,27 +168,33 @@ def kafka_part(
         if not (data / "meta.properties").exists():
             await _format_storage(plain, properties, home / "logs" / "kafka.log", environment)
 
+    has_users = kafka_has_users(ports["kafka-controller"], controller_password, passwords)
+    has_topics = kafka_has_topics(with_kafka(Settings(home=home, kafka_prefix=prefix), address))
+
+    async def is_ready() -> bool:
+        return await has_users() and await has_topics()
+
     return PartSpec(
         name="kafka",
         command=(run[0], "-Xms256m", "-Xmx1g", *run[1:], "kafka.Kafka", str(properties)),
         environment=environment,
-        probe=kafka_has_topics(with_kafka(Settings(home=home, kafka_prefix=prefix), address)),
+        probe=is_ready,
         liveness=kafka_answers(address),
         prepare=format_once,
     )
 
 
-def _server_properties(ports: Mapping[str, int], data: Path, passwords: Mapping[str, str]) -> str:
-    """Return the broker's configuration, with the passwords of its users."""
+def _server_properties(ports: Mapping[str, int], data: Path, password: str, controller_password: str) -> str:
+    """Return the broker's configuration, with both passwords of the super user: of clients, and at the controller."""
     template = Template((embedded_folder() / "server.properties.in").read_text())
-    users = " ".join(f'user_{user}="{password}"' for user, password in passwords.items())
     return template.substitute(
         plain_listener=f"PLAINTEXT://{LOOPBACK}:{ports['kafka']}," if "kafka" in ports else "",
         sasl_port=ports["kafka-sasl"],
         controller_port=ports["kafka-controller"],
         log_dir=data,
         admin=ADMIN,
-        login=f'{PLAIN_LOGIN} username="{ADMIN}" password="{passwords[ADMIN]}" {users};',
+        login=f'{LOGIN} username="{ADMIN}" password="{password}";',
+        controller_password=controller_password,
     )
 
 

@@ -4,6 +4,7 @@ The kernel accepts connections for a process that is stopped or hangs, so a live
 """
 
 import asyncio
+import os
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -12,14 +13,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import NO_RETRIES
-from odf_common.adapters.grpc.peer_secret import (
-    PeerCredentials,
-    PeerSecret,
-    ServerOfAnotherUser,
-    require_own_server,
-)
+from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, require_own_server
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.embedded.credentials import PRODUCER
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import FIXED_TOPICS
@@ -59,22 +56,28 @@ def listens(address: str) -> Probe:
 
 
 def redis_answers(address: str, password: str) -> Probe:
-    """Return a probe: Redis accepts the password and answers PONG."""
-    return _answers(address, f"AUTH {password}\r\nPING\r\n".encode(), b"+OK\r\n+PONG\r\n")
+    """Return a probe: Redis, of this process's user, accepts the password and answers PONG."""
+    question = f"AUTH {password}\r\nPING\r\n".encode()
+    return answers(address, question, b"+OK\r\n+PONG\r\n", users=frozenset({os.geteuid()}))
 
 
 def kafka_answers(address: str) -> Probe:
     """Return a probe: the broker answers ApiVersions."""
-    return _answers(address, _API_VERSIONS, struct.pack(">i", _CORRELATION), skipped=4)  # the answer's size
+    return answers(address, _API_VERSIONS, struct.pack(">i", _CORRELATION), skipped=4)  # the answer's size
 
 
 def http_answers(address: str, path: str) -> Probe:
     """Return a probe: a web server answers a GET, with any status."""
-    return _answers(address, f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode(), b"HTTP/1.")
+    return answers(address, f"GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n".encode(), b"HTTP/1.")
 
 
-def _answers(address: str, question: bytes, answer: bytes, *, skipped: int = 0) -> Probe:
-    """Return a probe: the answer to `question` starts with `answer`, after `skipped` bytes."""
+def answers(
+    address: str, question: bytes, answer: bytes, *, skipped: int = 0, users: frozenset[int] | None = None
+) -> Probe:
+    """Return a probe: the answer to `question` starts with `answer`, after `skipped` bytes.
+
+    With `users` the question is sent to a server of one of them only.
+    """
     host, _, port = address.rpartition(":")
 
     async def probe() -> bool:
@@ -82,11 +85,13 @@ def _answers(address: str, question: bytes, answer: bytes, *, skipped: int = 0) 
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 reader, writer = await asyncio.open_connection(host, int(port))
                 try:
+                    if users is not None:
+                        require_own_end(writer.get_extra_info("socket"), users)
                     writer.write(question)
                     start = await reader.readexactly(skipped + len(answer))
                 finally:
                     writer.close()
-        except (OSError, TimeoutError, EOFError):
+        except (OSError, TimeoutError, EOFError, ServerOfAnotherUser):
             return False
         return start[skipped:] == answer
 
