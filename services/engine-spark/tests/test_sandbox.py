@@ -278,6 +278,37 @@ def test_only_listed_options_are_taken(places: Mapping[str, Place], call: str, s
         assert str(caught.value).startswith(says)
 
 
+NAMES = ("'{}'", "'{:.2}' || substr('{}', 3)", "upper('{}')", "'`{}`'", "'system.builtin.{}'", "coalesce(NULL, '{}')")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_named_by_a_computed_string(places: Mapping[str, Place], name: str) -> None:
+    def named(function: str) -> str:
+        return f"IDENTIFIER({name.format(function, function)})"
+
+    calls = (
+        f"{named('xpath')}('<a/>', 'a')",
+        f"{named('from_json')}(city, 'a INT', map('path', '/etc/passwd'))",
+        f"from_json(city, 'a INT', {named('map')}('path', '/etc/passwd'))",
+        "(SELECT max(city) FROM IDENTIFIER('t' || ''))",  # a literal becomes the name when it is parsed
+        named("city"),
+    )
+    for run, call in product(places.values(), calls):
+        with pytest.raises(InvalidInput, match=r"IDENTIFIER\(…\) cannot be used: write the name itself"):
+            run(call)
+
+
+@pytest.mark.parametrize("function", ["`{}`", "system.builtin.{}", "`System`.BUILTIN.`{}`", "builtin.{}"])
+def test_a_qualified_or_quoted_name_is_refused_like_a_plain_one(
+    places: Mapping[str, Place], function: str
+) -> None:
+    for run in places.values():
+        with pytest.raises(InvalidInput, match="xpath: reads XML"):
+            run(f"{function.format('XPath')}('<a/>', 'a')")
+        with pytest.raises(InvalidInput, match="from_json: option path is not one of"):
+            run(f"{function.format('From_Json')}(city, 'a INT', {function.format('Map')}('path', 'x'))")
+
+
 def test_listed_options_are_taken_in_any_case(places: Mapping[str, Place]) -> None:
     call = "from_json('{\"a\": 01}', 'a INT', map('ALLOWNumericLeadingZeros', 'true')).a"
     assert places["ad hoc"](call) == [{"x": 1}]

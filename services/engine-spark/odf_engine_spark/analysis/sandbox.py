@@ -47,6 +47,8 @@ _CALLS: Final = {  # by kind of node, the field with the function's name
     "UnresolvedTableValuedFunction": "name",
     "UnresolvedGenerator": "name",
 }
+# Columns, functions and tables of IDENTIFIER(…): their names become known by the analysis, after these checks.
+_NAMED_BY_VALUE: Final = ("ExpressionWithUnresolvedIdentifier", "PlanWithUnresolvedIdentifier")
 _TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
 _PARSED: Final = names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
 _LIMIT: Final = "LIMIT (use row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
@@ -85,6 +87,8 @@ def check_written(tree: Tree) -> None:
             words = _SAID.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
             raise InvalidQuery(text=f"only SELECT queries are allowed, not {words}")
     for node in tree.walk():
+        if node.kind in _NAMED_BY_VALUE:
+            raise InvalidQuery(text="IDENTIFIER(…) cannot be used: write the name itself")
         if node.kind in _CALLS:
             _check_call(_function_name(node.fields[_CALLS[node.kind]]), node)
 
