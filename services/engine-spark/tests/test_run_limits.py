@@ -3,28 +3,46 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidQuery
-from odf_common.ports.engine import QueryNotWanted, QueryOutOfMemory
+from odf_common.ports.engine import QueryNotWanted, QueryOutOfMemory, QueryTable
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server.grpc_servicer import register
-from odf_engine_spark.server.requests import MemoryRetry
+from odf_engine_spark.server.requests import MemoryRetry, Requests
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.progress import RequestCancelled
 from odf_engine_spark.spark.query_limits import QueryLimits
+from odf_engine_spark.transform.adhoc import run_query
 
 PATIENCE = 60.0  # seconds
 ENDLESS = "SELECT count(*) FROM range(100000000000)"
+STOPPED_AFTER = 3.0  # seconds
+SLOW = "levenshtein(repeat('ab', 200000), repeat('ba', 200000))"  # takes minutes, and looks at no interrupt
+AT_PLANNING = {  # Spark evaluates these when it analyses or optimises a query
+    "select": f"SELECT {SLOW} AS x",
+    "inline table": f"SELECT * FROM VALUES ({SLOW}) AS t(x)",
+    "limit": f"SELECT * FROM range(5) LIMIT {SLOW}",
+    "range": f"SELECT * FROM range({SLOW})",
+    "argument": f"SELECT schema_of_json(CAST({SLOW} AS STRING)) AS x",
+    "special date": f"SELECT CAST(CAST({SLOW} AS STRING) AS DATE) AS x",
+    "where": f"SELECT * FROM range(5) WHERE {SLOW} = id",
+    "lambda over an inline table": "SELECT aggregate(sequence(1, 100000), 0, (a, e) -> a + size(sequence(e, e + n))) "
+    "FROM VALUES (1000000) AS t(n)",
+    "task": "SELECT aggregate(sequence(1, 100000), 0, (a, e) -> a + size(sequence(e, e + 1000000))) FROM range(1)",
+}
 CROSS_JOIN = "SELECT a.id, b.id AS other FROM range(502000) AS a CROSS JOIN range(502000) AS b"
 
 
@@ -41,6 +59,25 @@ def serving(spark: Spark, limits: QueryLimits) -> Iterator[EngineClient]:
 
 def jobs(spark: Spark) -> list[int]:
     return list(spark.session.sparkContext.statusTracker().getActiveJobsIds())
+
+
+def planning(spark: Spark) -> list[str]:
+    """Return the stacks of the JVM that evaluate a constant of a plan."""
+    threads = spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray()
+    text_of = spark.method("scala.runtime.ScalaRunTime.stringOf")
+    texts = [str(text_of(thread.getStackTrace())) for thread in threads if thread.getName()[:7] == "Thread-"]
+    return [text for text in texts if "levenshteinDistance" in text]
+
+
+@dataclass
+class Caller:
+    """A caller that goes away on demand."""
+
+    go_away: Callable[[], None] = field(default=lambda: None)
+
+    def add_callback(self, callback: Callable[[], None]) -> bool:
+        self.go_away = callback
+        return True
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -79,9 +116,81 @@ def test_a_run_beyond_a_limit_ends_and_names_it(
     until(lambda: not jobs(spark))
 
 
+@pytest.mark.parametrize("query", AT_PLANNING.values(), ids=AT_PLANNING)
+def test_what_is_evaluated_before_the_run_ends_at_the_time_limit(spark: Spark, query: str) -> None:
+    stuck = threading.Event()
+    limited = replace(spark, limits=QueryLimits(run_seconds=1))
+    requests = Requests(limited, is_well=lambda: True, on_stuck=stuck.set, grace=STOPPED_AFTER)
+    with pytest.raises(InvalidQuery, match=r"did not finish within 1 s \(ODF_QUERY_TIMEOUT_MS\)"):
+        requests.result(Caller(), lambda progress: run_query(limited, query, (), progress))
+    assert not stuck.is_set()
+    # Its thread serves others.
+    answer = requests.result(Caller(), lambda progress: run_query(spark, "SELECT 1 AS one", (), progress))
+    assert answer.read_all().to_pylist() == [{"one": 1}]
+
+
+def test_constants_that_take_minutes_delay_no_other_query(spark: Spark) -> None:
+    with serving(spark, QueryLimits(run_seconds=2)) as engine, ThreadPoolExecutor() as callers:
+        slow = [callers.submit(engine.query, query, ()) for query in list(AT_PLANNING.values())[:3]]
+        until(lambda: len(planning(spark)) == len(slow))
+        assert engine.query("SELECT 1 AS one", ()).to_pylist() == [{"one": 1}]
+        for query in slow:
+            with pytest.raises(InvalidQuery, match="did not finish within 2 s"):
+                query.result(PATIENCE)
+    until(lambda: not planning(spark))
+
+
+def test_planning_that_no_caller_waits_for_ends(spark: Spark) -> None:
+    caller = Caller()
+    requests = Requests(spark, is_well=lambda: True, on_stuck=lambda: None, grace=STOPPED_AFTER)
+    reports = requests.reports(caller, lambda progress: run_query(spark, f"SELECT {SLOW} AS x", (), progress))
+    next(reports)
+    until(lambda: bool(planning(spark)))
+    caller.go_away()
+    *_, last = reports
+    assert last.done is not None
+    with pytest.raises(RequestCancelled):
+        last.done.result()
+
+
 def test_a_result_at_its_limits_is_returned_whole(spark: Spark) -> None:
     with serving(spark, QueryLimits(result_rows=100_000, result_bytes=2 << 20)) as engine:
         assert engine.query("SELECT id FROM range(100000)", ())["id"].to_pylist() == list(range(100_000))
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT 1000000 - id AS offset FROM range(1000000)", "SELECT * FROM backwards"]
+)
+def test_a_result_out_of_order_is_sorted_by_offset_outside_of_this_process(
+    spark: Spark, tmp_path: Path, query: str
+) -> None:
+    file = tmp_path / "slice"
+    offsets = pa.array(range(1_000_000, 0, -1), pa.uint64())
+    pq.write_table(pa.table({"offset": offsets}), file)
+    table = QueryTable(name="backwards", schema=pq.read_schema(file), data_paths=(str(file),))
+    del offsets
+    used = pa.total_allocated_bytes()
+    with run_query(spark, query, (table,)) as reader:
+        assert pa.total_allocated_bytes() - used < 2 << 20  # bytes
+        rows = reader.read_all().column("offset")
+    assert rows.equals(pa.chunked_array([range(1, 1_000_001)]))
+
+
+@pytest.mark.parametrize(
+    ("query", "rows"),
+    [
+        ("SELECT * FROM VALUES (2, 'a'), (NULL, 'b'), (1, 'c') AS t(offset, x)", ["c", "a", "b"]),
+        ("SELECT * FROM VALUES (2.5, 'a'), (1.5, 'b') AS t(OFFSET, x)", ["b", "a"]),
+        ("SELECT * FROM VALUES (2, 1, 'a'), (1, 2, 'b') AS t(offset, offset, x)", ["a", "b"]),
+        ("SELECT * FROM VALUES (array(2), 'a'), (array(1), 'b') AS t(offset, x)", ["a", "b"]),
+        ("SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(offset, x) ORDER BY x DESC", ["b", "a"]),
+        ("SELECT * FROM (VALUES (2, 'a'), (1, 'b'), (0, 'c') AS t(offset, x)) LIMIT 2", ["b", "a"]),
+    ],
+)
+def test_only_numbers_named_offset_sort_a_result_without_order(
+    engine: EngineClient, query: str, rows: list[str]
+) -> None:
+    assert engine.query(query, ())["x"].to_pylist() == rows
 
 
 def test_results_leave_no_file(engine: EngineClient, spark: Spark) -> None:

@@ -278,7 +278,14 @@ def test_only_listed_options_are_taken(places: Mapping[str, Place], call: str, s
         assert str(caught.value).startswith(says)
 
 
-NAMES = ("'{}'", "'{:.2}' || substr('{}', 3)", "upper('{}')", "'`{}`'", "'system.builtin.{}'", "coalesce(NULL, '{}')")
+NAMES = (
+    "'{}'",
+    "'{:.2}' || substr('{}', 3)",
+    "upper('{}')",
+    "'`{}`'",
+    "'system.builtin.{}'",
+    "coalesce(NULL, '{}')",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ runs, its caller gets a heartbeat every second as long as the JVM responds, so s
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -15,8 +15,8 @@ from uuid import uuid4
 import structlog
 
 from odf_common.ports.engine import EngineProgress, QueryOutOfMemory
-from odf_engine_spark.spark.job_group import begin, cancel
-from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.job_group import Tasks, begin, cancel, executes_call, stop_threads
+from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.progress import Progress, RequestCancelled
 
 log = structlog.stdlib.get_logger(__name__)
@@ -24,7 +24,7 @@ log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 REQUEST_THREADS: Final = 4  # more requests wait
 REPORT_INTERVAL_SECONDS: Final = 1.0  # between reports
-CANCEL_GRACE_SECONDS: Final = 10.0  # for tasks to notice that they are cancelled
+CANCEL_GRACE_SECONDS: Final = 10.0  # for tasks to notice it; then again, for threads to be stopped
 CANCEL_POLL_SECONDS: Final = 0.1  # between checks of that
 
 
@@ -82,14 +82,22 @@ class Requests:
         on_stuck: Callable[[], None],
         grace: float = CANCEL_GRACE_SECONDS,
     ) -> None:
-        """Report while `is_well` holds; call `on_stuck` if a cancelled task still runs after `grace` seconds."""
+        """Report while `is_well` holds.
+
+        The threads of a cancelled request that still work after `grace` seconds are stopped; `on_stuck` is called if
+        that takes as long again.
+        """
         self._spark = spark
         self._is_well = is_well
         self._on_stuck = on_stuck
         self._grace = grace
         self._pool = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="spark")
-        # gRPC calls back on its own thread, which a hanging JVM must not block.
-        self._endings = ThreadPoolExecutor(1, thread_name_prefix="endings")
+        self._guard = threading.Lock()
+        self._callers: dict[str, Java] = {}
+        """The JVM's thread of each running request."""
+        # gRPC calls back on its own thread, which a hanging JVM must not block. A request is cancelled at most twice:
+        # at its time limit, and when its caller goes away.
+        self._endings = ThreadPoolExecutor(2 * REQUEST_THREADS, thread_name_prefix="endings")
 
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
         """Yield reports, the first immediately, the last with the finished work."""
@@ -118,7 +126,7 @@ class Requests:
         raise AssertionError("the last report has the result")
 
     def _run(self, name: str, progress: Progress, work: Callable[[Progress], T]) -> T:
-        begin(self._spark, name)
+        self._callers[name] = begin(self._spark, name)
         try:
             progress.report("begun")
             log.debug("request begins", request=name)
@@ -128,15 +136,30 @@ class Requests:
                 raise RequestCancelled(name) from error
             raise
         finally:
+            with self._guard:
+                del self._callers[name]
             log.debug("request ends", request=name)
 
     def _cancel(self, name: str) -> None:
         log.info("request cancelled", request=name)
-        has_ended = cancel(self._spark, name)
-        deadline = time.monotonic() + self._grace
-        while not has_ended():
-            if time.monotonic() > deadline:
+        tasks = cancel(self._spark, name)
+        since = time.monotonic()
+        while (threads := self._threads(name, tasks)) or name in self._callers:
+            seconds = time.monotonic() - since
+            if not threads:  # between two calls into the JVM
+                since = time.monotonic()
+            elif seconds > 2 * self._grace:
                 log.error("a cancelled request does not end", request=name)
                 self._on_stuck()
                 return
+            elif seconds > self._grace:
+                with self._guard:  # a thread serves another request as soon as this one has ended
+                    stop_threads(self._threads(name, tasks))  # again and again: some loops miss one
             time.sleep(CANCEL_POLL_SECONDS)
+
+    def _threads(self, name: str, tasks: Tasks) -> Sequence[Java]:
+        """Return the JVM's threads that work for a request: its tasks, and what analyses and plans."""
+        caller = self._callers.get(name)
+        if caller is None or not executes_call(self._spark, caller):
+            return tasks()
+        return (*tasks(), caller)

@@ -1,24 +1,30 @@
 """The Spark jobs of one request: one group, in the scheduler pool of its thread."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
+
+from py4j.protocol import Py4JError
 
 from odf_engine_spark.spark.jvm import Java, Spark
 
-HasEnded = Callable[[], bool]
+Tasks = Callable[[], Sequence[Java]]
 TASK: Final = "Executor task launch worker for task"  # prefix of the thread's name; the stage's id follows
+_CALL: Final = "py4j.commands."  # in the stack of a thread that executes a call from Python
 
 
-def begin(spark: Spark, name: str) -> None:
-    """Assign the jobs that this thread starts from now on to the request."""
+def begin(spark: Spark, name: str) -> Java:
+    """Assign the jobs that this thread starts from now on to the request; return the JVM's thread of its calls."""
+    _clear_stop(spark)
     context = spark.session.sparkContext
     context.setJobGroup(name, name, interruptOnCancel=True)
     context.setLocalProperty("spark.scheduler.pool", threading.current_thread().name)
+    return spark.method("java.lang.Thread.currentThread")()
 
 
-def cancel(spark: Spark, name: str) -> HasEnded:
-    """Cancel the request's running and future jobs; return a function that reports whether its tasks have ended.
+def cancel(spark: Spark, name: str) -> Tasks:
+    """Cancel the request's running and future jobs; return a function that returns the threads of its tasks.
 
     Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.
     """
@@ -27,10 +33,36 @@ def cancel(spark: Spark, name: str) -> HasEnded:
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
     stages = {stage for info in jobs if info is not None for stage in info.stageIds}
     context.cancelJobGroupAndFutureJobs(name)
-    return lambda: not _is_at_work(spark, stages)
+    return lambda: _running_tasks(spark, stages)
 
 
-def _is_at_work(spark: Spark, stages: Collection[int]) -> bool:
+def executes_call(spark: Spark, thread: Java) -> bool:
+    """Return whether a thread of the JVM executes a call from Python, such as one that plans a query."""
+    return _CALL in str(spark.method("scala.runtime.ScalaRunTime.stringOf")(thread.getStackTrace()))
+
+
+def stop_threads(threads: Iterable[Java]) -> None:
+    """Throw a `ThreadDeath` in threads of the JVM, which reaches them sooner or later.
+
+    Java's own loops, and those of Spark's functions, look at no flag. Java deprecates this since the thread may leave
+    shared state unfinished: a query that computes for seconds changes none. Java 20 and later have no such call.
+    """
+    for thread in threads:
+        with suppress(Py4JError):
+            thread.stop()
+
+
+def _clear_stop(spark: Spark) -> None:
+    """Have the JVM's thread of this one receive what `stop_threads` sent as the former request ended."""
+    for _ in range(2):  # the error, then the interrupt that comes with it
+        with suppress(Py4JError):
+            spark.method("java.lang.Thread.interrupted")()
+            return
+
+
+def _running_tasks(spark: Spark, stages: Collection[int]) -> Sequence[Java]:
+    if not stages:
+        return ()
     threads = spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray()
-    names = [str(thread.getName()) for thread in threads]
-    return any(name.startswith(TASK) and f" in stage {stage}." in name for name in names for stage in stages)
+    tasks = [(thread, name) for thread in threads if (name := str(thread.getName())).startswith(TASK)]
+    return [thread for thread, name in tasks if any(f" in stage {stage}." in name for stage in stages)]

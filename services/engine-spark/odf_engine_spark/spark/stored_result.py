@@ -64,10 +64,8 @@ class StoredResult:
                 yield pa.ipc.read_record_batch(pa.py_buffer(raw), self.schema)
 
 
-def run_into_files(
-    spark: Spark, frame: Java, too_long: Callable[[], InvalidQuery | None], stop: Callable[[], object]
-) -> StoredResult:
-    """Run the plan; its jobs are ended by `stop` once a limit is exceeded. Raises `InvalidQuery` then."""
+def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> StoredResult:
+    """Run the plan; its jobs are ended by `stop` once its result is too large. Raises `InvalidQuery` then."""
     limits, schema = spark.limits, _schema_of(spark, frame)
     spark.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RESULT_BATCH_RECORDS))
     batches = frame.toArrowBatchRdd()
@@ -83,7 +81,7 @@ def run_into_files(
         return _too_large(limits) if size > limits.result_bytes else None
 
     try:
-        with _ended_on(lambda: too_long() or excess(), stop):
+        with ended_on(excess, stop):
             batches.count()
         if fault := excess():  # it may have ended between two looks
             raise fault
@@ -97,7 +95,7 @@ def run_into_files(
 
 
 @contextmanager
-def _ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object]) -> Iterator[None]:
+def ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object]) -> Iterator[None]:
     """Call `stop` as soon as there is a fault, and raise that in place of what ends the block then."""
     has_ended, found = threading.Event(), list[InvalidQuery]()
 
@@ -128,24 +126,6 @@ def time_limit(limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
         "on equal columns, or raise that setting"
     )
     return lambda: InvalidQuery(text=text) if time.monotonic() > until else None
-
-
-def is_ascending(result: StoredResult, column: str) -> bool:
-    """Return whether the rows are in the order of a column of integers, or have none or several such columns."""
-    if result.schema.names.count(column) != 1:
-        return True
-    highest = None
-    for batch in result.batches():
-        values = batch.column(column)
-        if not pa.types.is_integer(values.type) or values.null_count:
-            return False
-        numbers = values.to_numpy()
-        if len(numbers) and (
-            (highest is not None and numbers[0] < highest) or (numbers[1:] < numbers[:-1]).any()
-        ):
-            return False
-        highest = numbers[-1] if len(numbers) else highest
-    return True
 
 
 def _too_large(limits: QueryLimits) -> InvalidQuery:

@@ -13,6 +13,7 @@ import structlog
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import NumericType
 
 from odf_common.data.slices import read_slice, slice_schema
 from odf_common.data.stored_types import as_stored
@@ -28,7 +29,7 @@ from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
-from odf_engine_spark.spark.stored_result import is_ascending, run_into_files, time_limit
+from odf_engine_spark.spark.stored_result import StoredResult, ended_on, run_into_files, time_limit
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
@@ -66,8 +67,21 @@ def run_query(
     warm: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress | None = None
 ) -> pa.RecordBatchReader:
     """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
-    spark, begun = warm.isolated(), time.monotonic()
-    too_long, progress = time_limit(spark.limits), progress or Progress()
+    spark, begun, progress = warm.isolated(), time.monotonic(), progress or Progress()
+    # From the analysis on: Spark evaluates constants there.
+    with ended_on(time_limit(spark.limits), progress.stop):
+        result = _result(spark, sql, tables, progress)
+    slices = sum(len(table.data_paths) for table in tables)
+    log.debug("query executed", tables=len(tables), slices=slices, ms=ms_since(begun))
+    return result.reader()
+
+
+def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
+    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
+    return tables_of(parsed(warm, sql)[1])
+
+
+def _result(spark: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress) -> StoredResult:
     plan, written = parsed(spark, sql)
     names = {table.name.lower() for table in tables}
     for name in tables_of(written):
@@ -78,20 +92,23 @@ def run_query(
         for number, table in enumerate(tables):
             _view(spark, table, Path(scratch) / str(number))
         try:
-            result = run_into_files(spark, _checked_frame(spark, plan), too_long, progress.stop)
+            frame = _checked_frame(spark, plan)
+            if not any(node.kind == "Sort" for node in written.walk()):
+                frame = _sorted_by_offset(spark, frame)
+            return run_into_files(spark, frame, progress.stop)
         except FAULTS as error:
             raise query_fault(error) from error
-    slices = sum(len(table.data_paths) for table in tables)
-    log.debug("query executed", tables=len(tables), slices=slices, ms=ms_since(begun))
-    if any(node.kind == "Sort" for node in written.walk()) or is_ascending(result, OFFSET):
-        return result.reader()
-    with result:
-        return pa.Table.from_batches(result.batches(), result.schema).sort_by(OFFSET).to_reader()
 
 
-def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
-    """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
-    return tables_of(parsed(warm, sql)[1])
+def _sorted_by_offset(spark: Spark, frame: Java) -> Java:
+    """Return the plan, sorted if a single column is named `offset` and has numbers."""
+    data = DataFrame(frame, spark.session)
+    own = [column for column in data.schema if column.name.lower() == OFFSET]
+    if len(own) != 1 or not isinstance(own[0].dataType, NumericType):
+        return frame
+    # In one partition: a global sort would run the query twice, to sample the ranges of its partitions.
+    ordered = data.repartition(1).sortWithinPartitions(data[OFFSET].asc_nulls_last())
+    return ordered._jdf  # noqa: SLF001 - plans are objects of the JVM
 
 
 def _preprocessing(spark: Spark, steps: Sequence[SqlQueryStep], columns: int) -> Java:
