@@ -14,10 +14,10 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 
-# The specification's defaults, which are never written into blocks.
+# Defaults, which are never written into blocks. There is none for `escape`: a quote inside quotes is doubled
+# (RFC 4180), and a backslash is an ordinary character. The specification's default is the backslash; see ADR 0081.
 DEFAULT_SEPARATOR: Final = ","
 DEFAULT_QUOTE: Final = '"'
-DEFAULT_ESCAPE: Final = "\\"
 
 GEOMETRY: Final = "geometry"  # the column of a feature's geometry
 

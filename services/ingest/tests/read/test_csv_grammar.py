@@ -52,12 +52,14 @@ def test_a_record_ends_with_its_line_unless_that_is_quoted(
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        (b'a\n"b', 2, "never closed"),
-        (b'"a"b,c', 1, "text follows a closing quote"),
-        (b'a\n"b\nc"d\n', 3, "text follows a closing quote"),
+        (b'a\n"b', 2, "a quote is never closed: '\"b'"),
+        (b'a",b\nc",d",e,"f', 2, "a quote is never closed: '\"f'"),
+        (b'"a"b,c', 1, "text follows the closing quote: 'b,c'"),
+        (b'a\n"b\nc"d\n', 2, r"text follows the closing quote, 1 line further down: 'd\\n'"),
+        (b'1,"\n",2\n3,"\n\n"x,"y"', 3, "2 lines further down: 'x,"),
     ],
 )
-def test_a_quote_that_is_not_closed_as_it_should_be_is_named_by_its_line(
+def test_a_quote_that_is_not_closed_as_it_should_be_is_named_by_the_line_where_it_opens(
     text: bytes, line: int, why: str
 ) -> None:
     with pytest.raises(BadQuote, match=why) as bad:

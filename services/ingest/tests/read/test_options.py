@@ -1,10 +1,14 @@
 """Each option of a read step is followed exactly (docs/reference/manifests.md has the table)."""
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.read_options import require_options
@@ -13,6 +17,7 @@ from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadS
 from odf_ingest.read import read_batch, read_file, read_records
 
 TEXTS = pa.schema([("a", pa.string()), ("b", pa.string())])
+CELLS = st.text(st.sampled_from('ab1 \\",;|\t\n'))
 
 
 def values(text: bytes, **options: Any) -> list[tuple[object, ...]]:
@@ -28,17 +33,19 @@ def values(text: bytes, **options: Any) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize(
     ("text", "options", "expected"),
     [
-        (rb'"a\"b",c', {}, ('a"b', "c")),
-        (rb'"a""b",c', {}, ('a"b', "c")),
-        (rb'"a\\",c', {}, ("a\\", "c")),
-        (rb'"a\\\"b","c\d"', {}, ('a\\"b', "c\\d")),
-        (rb'"\"",""""', {}, ('"', '"')),
-        (rb"C:\dir\,a\b", {}, ("C:\\dir\\", "a\\b")),
-        (rb'x"\"y","q"', {}, (r'x"\"y"', "q")),
+        (rb'"a""b","\\"', {}, ('a"b', r"\\")),
+        (rb'"\\files, 1","C:\old\"', {}, (r"\\files, 1", "C:\\old\\")),
+        (rb'"a\"b",c', {"escape": "\\"}, ('a"b', "c")),
+        (rb'"a""b",c', {"escape": "\\"}, ('a"b', "c")),
+        (rb'"a\\",c', {"escape": "\\"}, ("a\\", "c")),
+        (rb'"a\\\"b","c\d"', {"escape": "\\"}, ('a\\"b', "c\\d")),
+        (rb'"\"",""""', {"escape": "\\"}, ('"', '"')),
+        (rb"C:\dir\,a\b", {"escape": "\\"}, ("C:\\dir\\", "a\\b")),
+        (rb'x"\"y","q"', {"escape": "\\"}, (r'x"\"y"', "q")),
         (rb'"C:\dir\",b', {"escape": ""}, ("C:\\dir\\", "b")),
         (rb'"C:\dir\",b', {"escape": '"'}, ("C:\\dir\\", "b")),
         (rb'"a^"b",^^', {"escape": "^"}, ('a"b', "^^")),
-        (rb"'a\'b';'c'", {"quote": "'", "separator": ";"}, ("a'b", "c")),
+        (rb"'a\'b';'c'", {"quote": "'", "separator": ";", "escape": "\\"}, ("a'b", "c")),
         (b'"a,b"', {"quote": ""}, ('"a', 'b"')),
         (b'5" pipe,"', {"quote": ""}, ('5" pipe', '"')),
         (rb"a\,b", {"separator": "\\"}, ("a", ",b")),
@@ -52,8 +59,17 @@ def test_quotes_and_escapes(text: bytes, options: dict[str, str], expected: tupl
     ]
 
 
+@given(rows=st.lists(st.tuples(CELLS, CELLS), min_size=1))
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_what_a_writer_of_rfc_4180_wrote_is_read_back(separator: str, rows: list[tuple[str, str]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator, lineterminator="\r\n").writerows(rows)
+    table = read_batch(ReadStepCsv(separator=separator, null_value="NULL"), text.getvalue().encode(), TEXTS)
+    assert [tuple(row.values()) for row in table.to_pylist()] == rows
+
+
 def test_an_escape_before_a_newline_and_a_separator_inside_quotes() -> None:
-    step = ReadStepCsv()
+    step = ReadStepCsv(escape="\\")
     table = read_batch(step, b'"a\\\nb","c\\,d"\n"\\"\n,\\"",e\n', TEXTS)
     assert table.to_pylist() == [{"a": "a\\\nb", "b": "c\\,d"}, {"a": '"\n,"', "b": "e"}]
 

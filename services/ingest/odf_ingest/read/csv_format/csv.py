@@ -58,8 +58,8 @@ def _file(step: ReadStepCsv, file: Path, schema: pa.Schema | None) -> pa.Table:
 
 @read_batch.register(ReadStepCsv)
 def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    text = to_utf8(value, step.encoding)
-    if not text or text.isspace():
+    text, grammar = to_utf8(value, step.encoding), grammar_of(step)
+    if grammar.is_blank(text):
         if step.header:
             # A truncated file must not count as an empty snapshot.
             raise InvalidInput(text="has no header")
@@ -69,12 +69,12 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
     require_utf8_lines(text)
     names, body = column_schema.names, text
     if step.header:
-        header, body = _header_of(grammar_of(step), text)
+        header, body = _header_of(grammar, text)
         names = header_names(step, header)
     order = in_order_of(names, column_schema, is_open=False)
     try:
-        grammar_of(step).require_closed(body)
-        table = order.empty_table() if not body or body.isspace() else parse(step, body, order)
+        grammar.require_closed(body)
+        table = order.empty_table() if grammar.is_blank(body) else parse(step, body, order)
     except InvalidInput:
         table = _by_record(step, body, order, skipped=text.count(b"\n") - body.count(b"\n"))
     return table.select(column_schema.names)
@@ -151,7 +151,7 @@ def _infer_batch(step: ReadStepCsv, value: bytes, base: pa.Schema | None) -> pa.
     grammar = grammar_of(step)
     text = to_utf8(value, step.encoding)
     require_utf8_lines(text)
-    if not text or text.isspace():
+    if grammar.is_blank(text):
         return pa.schema([])
     if step.header:
         header, body = _header_of(grammar, text)

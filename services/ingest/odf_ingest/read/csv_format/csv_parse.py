@@ -134,7 +134,7 @@ def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[byte
     strings = pa.schema([(name, pa.string()) for name in names])
     require_distinct(names)
     text = b"\n".join(texts)
-    if not step.infer_schema or not text.strip():
+    if not step.infer_schema or grammar_of(step).is_blank(text):
         return strings
     require_utf8(text)
     schema = stored_schema(_read(step, text, None, names=names).schema)

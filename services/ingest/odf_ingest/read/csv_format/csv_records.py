@@ -8,7 +8,6 @@ from functools import cache
 from typing import Final
 
 from odf_common.data.read_options import (
-    DEFAULT_ESCAPE,
     DEFAULT_QUOTE,
     DEFAULT_SEPARATOR,
     require_csv_characters,
@@ -22,7 +21,7 @@ _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 
 @dataclass(eq=False, kw_only=True)
 class BadQuote(InvalidInput):
-    """A quote, in the record that begins at `line` (from 1), is never closed or has text after it."""
+    """A quote that opens on `line` (from 1) is never closed, or has text after it."""
 
     line: int
 
@@ -49,7 +48,7 @@ class Grammar:
     def split(self, text: bytes) -> list[tuple[int, bytes]]:
         """Return the records with their first lines (from 1), without blank lines.
 
-        Raises `BadQuote` with the line of a quote that is never closed or has text after it.
+        Raises `BadQuote` with the line where a quote opens that is never closed or has text after it.
         """
         records = []
         start, line = 0, 1
@@ -64,7 +63,7 @@ class Grammar:
         return records
 
     def require_closed(self, text: bytes) -> None:
-        """Raise `InvalidInput` with the line of a quote that is never closed or has text after it."""
+        """Raise `BadQuote` with the line where a quote opens that is never closed or has text after it."""
         if not self.is_plain(text) and self.records.fullmatch(text) is None:
             self.split(text)
 
@@ -73,15 +72,24 @@ class Grammar:
         match = self.record.match(text, start)
         end = start if match is None else match.end()
         if _LINE_END.match(text, end) is None:
-            begin = shown(text[end : end + 40].decode(errors="replace").removeprefix(self.separator))
-            is_closed = self.quote is not None and text[:end].endswith(self.quote.encode())
-            why = (
-                "text follows a closing quote:"
-                if is_closed
-                else "a quote or escape is never closed, starting at"
-            )
-            raise BadQuote(line=text.count(b"\n", 0, end) + 1, text=f"{why} {begin}")
+            raise self._bad_quote(text, start, end)
         return end
+
+    def _bad_quote(self, text: bytes, start: int, end: int) -> BadQuote:
+        """Return what is wrong with a record from `start`, of which the values up to `end` are good."""
+        rest = text[end : end + 40].decode(errors="replace")
+        if end == start or rest.startswith(self.separator):
+            line, begin = text.count(b"\n", 0, end) + 1, shown(rest.removeprefix(self.separator))
+            return BadQuote(line=line, text=f"a quote is never closed: {begin}")
+        *_, value = _values(self.separator, self.quote, self.escape).finditer(text[start:end])
+        further = value.group().count(b"\n")
+        where = f", {further} line{'s' * (further > 1)} further down" if further else ""
+        line = text.count(b"\n", 0, start + value.start()) + 1
+        return BadQuote(line=line, text=f"text follows the closing quote{where}: {shown(rest)}")
+
+    def is_blank(self, text: bytes) -> bool:
+        """Return whether the text has only white space, and none that separates values, as tabs may."""
+        return not text.strip(b" \t\r\n".replace(self.separator.encode(), b""))
 
     def is_plain(self, text: bytes) -> bool:
         """Return whether the text has no quotes or escapes that could contain a separator or newline."""
@@ -112,10 +120,8 @@ def grammar_of(step: ReadStepCsv) -> Grammar:
     require_csv_characters(step)
     separator = DEFAULT_SEPARATOR if step.separator is None else step.separator
     quote = DEFAULT_QUOTE if step.quote is None else step.quote
-    escape = DEFAULT_ESCAPE if step.escape is None else step.escape
-    return _grammar(
-        separator, quote or None, escape if quote and escape not in {"", quote, separator} else None
-    )
+    is_off = not quote or step.escape in {"", quote, separator}
+    return _grammar(separator, quote or None, None if is_off else step.escape)
 
 
 @cache
