@@ -75,6 +75,12 @@ def filled(node: Coordinator, root: str) -> Coordinator:
             "column event_time: the event time has milliseconds",
         ),
         ("schema: [a INT, b FOOBAR]", "column b: unknown type FOOBAR"),
+        ("schema: [n BIGNT]", r"column n: unknown type BIGNT in 'n BIGNT'; did you mean BIGINT\?"),
+        ("schema: [at TIMSTAMP(3)]", r"column at: unknown type TIMSTAMP .* did you mean TIMESTAMP\?"),
+        (
+            "schema: [km DECIMAL(6,2)]",
+            r"column km: .* got the end in 'km DECIMAL\(6'; in a YAML list .* quote it",
+        ),
     ],
 )
 def test_impossible_columns_are_refused(node: Coordinator, root: str, columns: str, complaint: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.data.stored_types import decimal_type
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, nearest
 
 _TOKEN: Final = re.compile(r"""\s*(?:(`[^`]+`|"[^"]+")|([^\W\d]\w*(?:-\w+)*)|(\d+)|([(),<>:\[\]])|(\S))""")
 _SIMPLE: Final[Mapping[str, pa.DataType]] = {
@@ -122,7 +122,9 @@ class _Definitions:
         if parse is not None:
             return parse()
         if word not in _SIMPLE:
-            raise self._error(f"unknown type {word}")
+            meant = nearest(word, (*_SIMPLE, *self._parametric()))
+            hint = "" if meant is None else f"; did you mean {meant}?"
+            raise self._error(f"unknown type {word}", hint)
         if word == "DOUBLE":
             self._accept("PRECISION")
         if word in _UNSIGNED and self._accept("UNSIGNED"):
@@ -223,16 +225,25 @@ class _Definitions:
     def _expect(self, word: str) -> None:
         if not self._accept(word):
             got = repr(self._tokens[self._position].text) if self._position < len(self._tokens) else "the end"
-            raise self._error(f"expected {word!r}, got {got}")
+            raise self._error(f"expected {word!r}, got {got}", self._if_cut())
 
     def _next(self, what: str) -> _Token:
         if self._position >= len(self._tokens):
-            raise self._error(f"expected {what}, got the end")
+            raise self._error(f"expected {what}, got the end", self._if_cut())
         self._position += 1
         return self._tokens[self._position - 1]
 
-    def _error(self, text: str) -> InvalidInput:
-        return InvalidInput(text=f"{text} in {self._text.strip()!r}", where=f"column {self._column}")
+    def _if_cut(self) -> str:
+        """Return a hint for a definition that ends inside parentheses, as YAML cuts it at a comma."""
+        is_cut = self._text.count("(") > self._text.count(")")
+        return (
+            '; in a YAML list such as [amount DECIMAL(6,2)], quote it: ["amount DECIMAL(6,2)"]'
+            if is_cut
+            else ""
+        )
+
+    def _error(self, text: str, hint: str = "") -> InvalidInput:
+        return InvalidInput(text=f"{text} in {self._text.strip()!r}{hint}", where=f"column {self._column}")
 
 
 def _token(match: "re.Match[str]") -> _Token:
