@@ -4,7 +4,7 @@ import codecs
 from contextlib import suppress
 from typing import Final
 
-from odf_common.data.time_format import named_format, time_format
+from odf_common.data.time_format import epoch_digits, named_format, require_timestamp_format, time_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import (
     ReadStep,
@@ -37,8 +37,7 @@ def require_options(step: ReadStep) -> None:
         raise InvalidInput(where="subPath", text="is empty; name a .shp file, or leave it out")
     if isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
         _require_encoding(step.encoding)
-        _require_time_format("dateFormat", step.date_format)
-        _require_time_format("timestampFormat", step.timestamp_format)
+        _require_time_formats(step)
 
 
 def require_csv_characters(step: ReadStepCsv) -> None:
@@ -73,12 +72,15 @@ def _require_encoding(encoding: str | None) -> None:
         raise InvalidInput(where="encoding", text=f"{encoding!r} is not an encoding of text")
 
 
-def _require_time_format(option: str, text: str | None) -> None:
-    named = named_format(text)
-    if named is None:
-        return
+def _require_time_formats(step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> None:
+    option = "timestampFormat"
     try:
-        time_format(named)
+        require_timestamp_format(step.timestamp_format)
+        option, date = "dateFormat", named_format(step.date_format)
+        if epoch_digits(date) is not None:
+            raise InvalidInput(text=f"{date} is a timestampFormat, of TIMESTAMP columns")
+        if date is not None:
+            time_format(date)
     except InvalidInput as error:
         raise InvalidInput(where=option, text=str(error)) from error
 

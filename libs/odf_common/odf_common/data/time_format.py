@@ -1,11 +1,12 @@
-"""Formats of timestamps and dates in text: strftime's if there is a `%`, else Java's SimpleDateFormat.
+"""Formats of timestamps and dates in text: strftime's if there is a `%`, else Java's SimpleDateFormat; and epoch times.
 
 A numeric format becomes one regular expression, so that Arrow parses whole columns; any other is parsed by Python, one
-distinct string at a time.
+distinct string at a time. A format means what it means to strftime or SimpleDateFormat, or it is refused; unlike Java,
+nothing may follow the time, and a 30th of February is refused.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -15,28 +16,37 @@ from odf_common.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormat:
-    """A format as a regular expression (groups y m d H M S f z; None if it has words), and as strptime's."""
+    """A format as a regular expression (groups y m d H M S f z), and as strptime's."""
 
     text: str
-    regex: str | None
+    regex: str
     strptime: str
+    is_numeric: bool
+    """Whether `regex` has groups for all parts; else `strptime` parses what it matches."""
+    prefix: str
+    """The year to put before a string, if the format has none: strptime's would be 1900."""
 
 
-_GROUPS: Final = {
-    "%Y": r"(?P<y>\d{4})",
-    "%m": r"(?P<m>\d{1,2})",
-    "%d": r"(?P<d>\d{1,2})",
-    "%H": r"(?P<H>\d{1,2})",
-    "%M": r"(?P<M>\d{1,2})",
-    "%S": r"(?P<S>\d{1,2})",
-    "%f": r"(?P<f>\d{1,9})",
-    "%z": r"(?P<z>Z|[+-]\d{2}(?::?\d{2})?)",
+_NUMBERS: Final[Mapping[str, tuple[str, str]]] = {
+    # Each with its group, and what it matches unless digits of another part precede or follow it.
+    "%m": ("m", r"\d{1,2}"),
+    "%d": ("d", r"\d{1,2}"),
+    "%H": ("H", r"\d{1,2}"),
+    "%M": ("M", r"\d{1,2}"),
+    "%S": ("S", r"\d{1,2}"),
+    "%I": ("", r"\d{1,2}"),
+    "%Y": ("y", r"\d{4}"),
+    "%y": ("", r"\d{2}"),
+    "%j": ("", r"\d{1,3}"),
+    "%f": ("f", r"\d{1,9}"),
 }
+_FULL_WIDTH: Final = {r"\d{1,2}": r"\d{2}", r"\d{1,3}": r"\d{3}"}
+_ZONE: Final = r"(?P<z>Z|[+-]\d{2}(?::?\d{2})?)"
+_WORD: Final = r"[^\d\s]+"  # a month, a day of the week, AM or PM
 _COMPOSED: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y", "%e": "%d"}
 # Letters of SimpleDateFormat, by minimum repetition.
 _JAVA: Final[dict[str, Sequence[tuple[int, str]]]] = {
-    "y": ((3, "%Y"), (2, "%y"), (1, "%Y")),
-    "u": ((3, "%Y"), (2, "%y"), (1, "%Y")),
+    "y": ((3, "%Y"), (2, ""), (1, "%Y")),
     "M": ((4, "%B"), (3, "%b"), (1, "%m")),
     "L": ((4, "%B"), (3, "%b"), (1, "%m")),
     "d": ((1, "%d"),),
@@ -45,26 +55,75 @@ _JAVA: Final[dict[str, Sequence[tuple[int, str]]]] = {
     "h": ((1, "%I"),),
     "m": ((1, "%M"),),
     "s": ((1, "%S"),),
-    "S": ((1, "%f"),),
+    "S": ((4, ""), (3, "%f"), (1, "")),
     "a": ((1, "%p"),),
     "E": ((4, "%A"), (1, "%a")),
-    "X": ((1, "%z"),),
-    "x": ((1, "%z"),),
+    "X": ((4, ""), (1, "%z")),
     "Z": ((1, "%z"),),
+}
+# What SimpleDateFormat does with other letters, or with these in another number, is seldom what is meant.
+_JAVA_ADVICE: Final[Mapping[str, str]] = {
+    "y": "in SimpleDateFormat its century depends on the day on which it is read; write strftime's %y, or yyyy",
+    "u": "in SimpleDateFormat it is the day of the week; write y",
+    "Y": "in SimpleDateFormat it is the year of the week; write y",
+    "S": "in SimpleDateFormat it is a number of milliseconds; write SSS, or strftime's %f for other fractions",
+    "X": "a zone has at most three",
+    "x": "in SimpleDateFormat it does not exist; write X",
+    "z": "names of zones differ from place to place; write X or Z for offsets",
 }
 _JAVA_TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 _TOKEN: Final = re.compile(r"%.|[^%]+|%\Z", re.DOTALL)
 _DIRECTIVES: Final = frozenset("%" + letter for letter in "YymdHIMSfzjbBaAp")
-RFC3339: Final = "rfc3339"  # the only name of a format; the default
+RFC3339: Final = "rfc3339"  # the default
+EPOCHS: Final[Mapping[str, int]] = {  # digits of a second that the number has
+    "epochSeconds": 0,
+    "epochMillis": 3,
+    "epochMicros": 6,
+    "epochNanos": 9,
+}
+_LIKELY_SECONDS: Final = (946_684_800, 4_102_444_800)  # the years 2000 to 2099
+_MAX_DIGITS: Final = 20
+
+
+def epoch_digits(text: str | None) -> int | None:
+    """Return which decimal of a second a number of this `timestampFormat` counts; None if it is no epoch format."""
+    return (
+        None if text is None else {name.lower(): digits for name, digits in EPOCHS.items()}.get(text.lower())
+    )
+
+
+def likely_epoch(number: int) -> str | None:
+    """Return the epoch format in which a number is in the years 2000 to 2099; None if there is none."""
+    first, last = _LIKELY_SECONDS
+    likely = (name for name, digits in EPOCHS.items() if first <= number / 10**digits < last)
+    return next(likely, None)
+
+
+def epoch_hint(text: str) -> str:
+    """Return which format would read a text as a time, for the end of an error; empty if it is no number."""
+    name = likely_epoch(int(text)) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else None
+    return "" if name is None else f"; with `timestampFormat: {name}` it is"
 
 
 @cache
 def time_format(text: str) -> TimeFormat:
-    """Return a read step's `timestampFormat` or `dateFormat`, which is not `rfc3339`; raises `InvalidInput`."""
-    strptime = text if "%" in text else _from_java(text)
-    strptime = "".join(_COMPOSED.get(token, token) for token in _TOKEN.findall(strptime))
-    _require_directives(strptime, text)
-    return TimeFormat(text=text, regex=_regex(strptime), strptime=strptime)
+    """Return a `timestampFormat` or `dateFormat` that has no name; raises `InvalidInput`."""
+    is_java = "%" not in text
+    strptime = _from_java(text) if is_java else text
+    tokens = [
+        part for token in _TOKEN.findall(strptime) for part in _TOKEN.findall(_COMPOSED.get(token, token))
+    ]
+    seen = _directives(tokens, text)
+    is_numeric = all(_NUMBERS.get(token, ("",))[0] for token in seen - {"%z"})
+    has_year = bool(seen & {"%Y", "%y"}) or is_numeric
+    patterns = _patterns(tokens, milliseconds=is_java, is_numeric=is_numeric)
+    return TimeFormat(
+        text=text,
+        regex=f"^{''.join(patterns)}$",
+        strptime="".join(tokens if has_year else ["%Y ", *tokens]),
+        is_numeric=is_numeric,
+        prefix="" if has_year else "1970 ",
+    )
 
 
 def named_format(text: str | None) -> str | None:
@@ -72,26 +131,39 @@ def named_format(text: str | None) -> str | None:
     return None if text is None or text.lower() == RFC3339 else text
 
 
-def _require_directives(strptime: str, text: str) -> None:
-    seen = set()
-    for token in _TOKEN.findall(strptime):
+def require_timestamp_format(text: str | None) -> None:
+    """Raise `InvalidInput` for a `timestampFormat` that cannot be followed; None is RFC 3339."""
+    named = named_format(text)
+    if named is not None and epoch_digits(named) is None:
+        time_format(named)
+
+
+def _directives(tokens: Sequence[str], text: str) -> set[str]:
+    """Return the parts of a time in a format; raises `InvalidInput` if they make no format."""
+    seen: set[str] = set()
+    for token in tokens:
         if not token.startswith("%") or token == "%%":  # noqa: S105 - no secret
             continue
         if token not in _DIRECTIVES:
             supported = " ".join(sorted(_DIRECTIVES | set(_COMPOSED)))
-            raise InvalidInput(
-                where=f"time format {text!r}", text=f"{token} is not supported; supported are {supported}"
-            )
+            raise _refused(text, f"{token} is not supported; supported are {supported}")
         if token in seen:
-            raise InvalidInput(
-                where=f"time format {text!r}", text=f"a part of the time occurs twice ({token})"
-            )
+            raise _refused(text, f"a part of the time occurs twice ({token})")
         seen.add(token)
     if not seen:
-        raise InvalidInput(where=f"time format {text!r}", text="has no part of a date or time")
+        raise _refused(text, "has no part of a date or time")
+    if "%p" in seen and "%I" not in seen:
+        raise _refused(text, "AM and PM need an hour from 1 to 12 (Java's h, strftime's %I)")
+    return seen
+
+
+def _refused(text: str, why: str) -> InvalidInput:
+    return InvalidInput(where=f"time format {text!r}", text=why)
 
 
 def _from_java(text: str) -> str:
+    if text.lower().startswith(("epoch", "rfc", "unix")):
+        raise _refused(text, f"is unknown; formats by name are {RFC3339}, {', '.join(EPOCHS)}")
     parts = []
     end = 0
     for match in _JAVA_TOKEN.finditer(text):
@@ -100,7 +172,7 @@ def _from_java(text: str) -> str:
         end = match.end()
         parts.append(_java_token(match, text))
     if end != len(text):
-        raise InvalidInput(where=f"time format {text!r}", text=f"cannot be read at {text[end:]!r}")
+        raise _refused(text, f"cannot be read at {text[end:]!r}")
     return "".join(parts)
 
 
@@ -111,20 +183,32 @@ def _java_token(match: "re.Match[str]", text: str) -> str:
     if letter is None:
         return match.group(0).replace("%", "%%")
     for least, token in _JAVA.get(letter, ()):
-        if len(match.group(0)) >= least:
+        if len(match.group(0)) >= least and token:
             return token
-    raise InvalidInput(where=f"time format {text!r}", text=f"the letter {letter!r} is not supported")
+        if len(match.group(0)) >= least:
+            break
+    what = repr(match.group(0)) if letter in _JAVA else f"the letter {letter!r}"
+    advice = f": {_JAVA_ADVICE[letter]}" if letter in _JAVA_ADVICE else ""
+    raise _refused(text, f"{what} is not supported{advice}")
 
 
-def _regex(strptime: str) -> str | None:
-    parts = []
-    for token in _TOKEN.findall(strptime):
-        if token == "%%":  # noqa: S105 - no secret
-            parts.append("%")
+def _patterns(tokens: Sequence[str], *, milliseconds: bool, is_numeric: bool) -> Sequence[str]:
+    """Return a regular expression for each token; numbers without anything between them have their full width."""
+    patterns = []
+    for before, token, after in zip(("", *tokens), tokens, (*tokens[1:], ""), strict=False):
+        group, digits = _NUMBERS.get(token, ("", ""))
+        if before in _NUMBERS or after in _NUMBERS:
+            digits = _FULL_WIDTH.get(digits, digits)
+        if token == "%f" and milliseconds:  # noqa: S105 - no secret
+            digits = r"\d{3}"
+        if digits:
+            patterns.append(f"(?P<{group}>{digits})" if group else digits)
+        elif token == "%%":  # noqa: S105 - no secret
+            patterns.append("%")
         elif token.startswith("%"):
-            if token not in _GROUPS:
-                return None
-            parts.append(_GROUPS[token])
-        else:
-            parts.append(re.escape(token))
-    return f"^{''.join(parts)}$"
+            patterns.append(_ZONE if token == "%z" else _WORD)  # noqa: S105 - no secret
+        elif is_numeric:
+            patterns.append(re.escape(token))
+        else:  # as strptime does
+            patterns.append(r"\s+".join(map(re.escape, re.split(r"\s+", token))))
+    return patterns

@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from odf_common.data.time_format import time_format
+from odf_common.data.time_format import named_format, require_timestamp_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import (
     EventTimeSource,
@@ -57,7 +57,7 @@ def _from_path(
         raise InvalidInput(where=WHERE, text=f"{path} does not match the pattern {source.pattern!r}")
     _require_format(source.timestamp_format)
     try:
-        (timestamp,) = to_timestamps(pa.array([text]), source.timestamp_format).cast(
+        (timestamp,) = to_timestamps(pa.array([text]), named_format(source.timestamp_format)).cast(
             pa.timestamp("ns", "UTC")
         )
     except (InvalidInput, pa.ArrowException) as error:
@@ -69,11 +69,10 @@ def _from_path(
 
 
 def _require_format(text: str | None) -> None:
-    if text is not None:
-        try:
-            time_format(text)
-        except InvalidInput as error:
-            raise InvalidInput(where=f"{WHERE}.timestampFormat", text=str(error)) from error
+    try:
+        require_timestamp_format(text)
+    except InvalidInput as error:
+        raise InvalidInput(where=f"{WHERE}.timestampFormat", text=str(error)) from error
 
 
 def _pattern(text: str) -> re.Pattern[str]:

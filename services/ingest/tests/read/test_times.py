@@ -91,9 +91,57 @@ def test_a_string_of_another_format_is_refused(text: str) -> None:
         parsed(text, "dd/MM/yyyy HH:mm")
 
 
-def test_a_format_with_unknown_letters_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'Q'"):
-        time_format("yyyy-QQ")
+@pytest.mark.parametrize(
+    ("format_text", "why"),
+    [
+        ("yyyy-QQ", "the letter 'Q'"),
+        ("dd.MM.yy", "'yy' is not supported: in SimpleDateFormat its century depends on the day"),
+        ("uuuu-MM-dd", "the letter 'u' is not supported: in SimpleDateFormat it is the day of the week"),
+        ("YYYY-MM-dd", "the year of the week"),
+        ("HH:mm:ss.SSSSSS", "'SSSSSS' is not supported: in SimpleDateFormat it is a number of milliseconds"),
+        ("HH:mm:ss.S", "'S' is not supported"),
+        ("yyyy-MM-dd'T'HH:mmx", "the letter 'x'"),
+        ("yyyy-MM-dd HH:mm XXXX", "'XXXX' is not supported: a zone has at most three"),
+        ("HH:mm a", "AM and PM need an hour from 1 to 12"),
+        ("%H:%M %p", "AM and PM need an hour from 1 to 12"),
+        (
+            "epochMilliseconds",
+            "formats by name are rfc3339, epochSeconds, epochMillis, epochMicros, epochNanos",
+        ),
+    ],
+)
+def test_a_format_that_would_mean_something_else_is_refused(format_text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        time_format(format_text)
+
+
+@pytest.mark.parametrize(
+    ("format_text", "text", "expected"),
+    [
+        ("yyyyMMdd", "20200201", "2020-02-01T00:00:00"),
+        ("yyyyMMdd", "202021", None),  # not the first of January
+        ("%Y%m%d%H%M", "20202112", None),
+        ("HHmmss", "120000", "1970-01-01T12:00:00"),
+        ("yyyy-DDD", "2020-032", "2020-02-01T00:00:00"),
+        ("yyyy-MM-dd HH:mm:ss.SSS", "2020-02-01 12:00:00.123", "2020-02-01T12:00:00.123000"),
+        ("yyyy-MM-dd HH:mm:ss.SSS", "2020-02-01 12:00:00.123456", None),
+        ("d MMM yyyy HH:mm:ss.SSS", "1 Feb 2020 12:00:00.123456", None),
+        ("d MMM yyyy HH:mm:ss.SSS", "1 Feb 2020 12:00:00.123", "2020-02-01T12:00:00.123000"),
+        ("d MMM HH:mm", "1 Feb 12:00", "1970-02-01T12:00:00"),
+        ("%b %e %H:%M:%S %Y", "Feb  1 12:00:00 2020", "2020-02-01T12:00:00"),
+        ("h:mm a", "12:05 AM", "1970-01-01T00:05:00"),
+        ("dd/MM/yyyy", "31/02/2020", None),
+        ("dd/MM/yyyy", "01/02/2020 and more", None),
+    ],
+)
+def test_a_string_means_what_it_means_to_java_or_is_refused(
+    format_text: str, text: str, expected: str | None
+) -> None:
+    if expected is None:
+        with pytest.raises(InvalidInput):
+            parsed(text, format_text)
+    else:
+        assert parsed(text, format_text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
 def test_dates_follow_their_format() -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
+from odf_common.data.time_format import epoch_hint
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
@@ -104,15 +105,18 @@ def _whole_number(token: str) -> str:
     return str(int(number))
 
 
-def rewritten(text: bytes, schema: pa.Schema) -> bytes:
+def rewritten(text: bytes, schema: pa.Schema, *, is_epoch: bool = False) -> bytes:
     """Return the object with only the columns of `schema`, in a form that pyarrow parses exactly.
 
-    Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here.
+    Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here; if `is_epoch`,
+    numbers in columns of timestamps become strings.
     """
     decoded = decode_object(text)
     require_known(decoded, schema)
     columns = [
-        (column.name, _fitted(decoded, column, column.name)) for column in schema if column.name in decoded
+        (column.name, _fitted(decoded, column, column.name, is_epoch=is_epoch))
+        for column in schema
+        if column.name in decoded
     ]
     try:
         return _written(columns).encode()
@@ -133,19 +137,21 @@ def _written(columns: Sequence[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in columns) + "}"
 
 
-def _fitted(members: dict[str, object], column: pa.Field, where: str) -> str:
+def _fitted(members: dict[str, object], column: pa.Field, where: str, *, is_epoch: bool) -> str:
     """Return a column's value as JSON; raises `InvalidInput` if it is not of the column's type."""
-    return _value(members[column.name], column.type, where)
+    return _value(members[column.name], column.type, where, is_epoch=is_epoch)
 
 
-def _value(value: object, target: pa.DataType, where: str) -> str:
+def _value(value: object, target: pa.DataType, where: str, *, is_epoch: bool) -> str:
     if value is None:
         return "null"
     if kind.is_struct(target) and isinstance(value, dict):
         parts = [inner for inner in target.fields if inner.name in value]
-        return _written([(part.name, _fitted(value, part, f"{where}.{part.name}")) for part in parts])
+        fitted = [_fitted(value, part, f"{where}.{part.name}", is_epoch=is_epoch) for part in parts]
+        return _written(list(zip((part.name for part in parts), fitted, strict=True)))
     if kind.is_list(target) and isinstance(value, list):
-        return f"[{','.join(_value(item, target.value_type, f'{where}[]') for item in value)}]"
+        items = [_value(item, target.value_type, f"{where}[]", is_epoch=is_epoch) for item in value]
+        return f"[{','.join(items)}]"
     if kind.is_boolean(target) and isinstance(value, bool):
         return json.dumps(value)
     is_number = isinstance(value, Quoted)
@@ -155,7 +161,8 @@ def _value(value: object, target: pa.DataType, where: str) -> str:
         return _floating(str(value), target, where)
     if kind.is_decimal(target) and isinstance(value, str):
         return _decimal(value, target, where)
-    if _is_text(target) and isinstance(value, str) and not is_number:
+    is_text = not is_number or (is_epoch and kind.is_timestamp(target))
+    if _is_text(target) and isinstance(value, str) and is_text:
         return json.dumps(value, ensure_ascii=False)
     raise _misfit(value, target, where)
 
@@ -205,7 +212,10 @@ def _misfit(value: object, target: pa.DataType, where: str) -> Misfit:
     if isinstance(value, dict | list):
         value = Quoted("an object" if isinstance(value, dict) else "an array")
     quoted = Quoted(json.dumps(value)) if isinstance(value, bool) else value
-    return Misfit(where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(target)}")
+    hint = epoch_hint(str(value)) if kind.is_timestamp(target) else ""
+    return Misfit(
+        where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(target)}{hint}"
+    )
 
 
 PositionedText = tuple[int, str]  # where a record begins, in characters, and its text

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.types as kind
 
+from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.isolate_bad_records import read_one_by_one
@@ -53,7 +54,8 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
         if len(lines) > 1:
             raise
         # A single record: rewriting makes it exact, or gives a helpful error.
-        return converted(_parse(rewritten(lines.text, schema), _lenient(schema, formats)), schema, formats)
+        exact = _rewritten(lines.text, schema, formats)
+        return converted(_parse(exact, _lenient(schema, formats)), schema, formats)
     return table
 
 
@@ -105,7 +107,7 @@ def misfits(
             if schema is None or is_deep or HALF_PAIR.search(value) is not None:
                 reasons[number] = None
             else:
-                lines[number] = rewritten(value.removeprefix(BOM), schema)
+                lines[number] = _rewritten(value.removeprefix(BOM), schema, formats)
         except Misfit as error:
             reasons[number] = str(error)
         except InvalidInput:
@@ -125,7 +127,8 @@ def inferred_columns(
 ) -> pa.Schema:
     """Return the columns of objects, one per line: those of `base`, then new ones; unreadable lines are ignored."""
     lines = MessageBuffer.of(values)
-    parsed = None if base is None else _lenient(base, formats)
+    is_lenient = epoch_digits(formats.timestamp) is None
+    parsed = None if base is None else parsed_schema(base, formats, is_lenient=is_lenient)
     try:
         require_utf8(lines.text)
         is_read = len(lines) > 0 and _is_parsable(lines.text) and not too_deep(lines)
@@ -161,17 +164,22 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
         raise InvalidInput(text=NO_COLUMN_TEXT)
     if has_wide_decimals(schema):
         # No type has room for numbers that are too large for these; see `parsed_schema`.
-        text = b"\n".join(rewritten(line, schema) for line in lines_of(text)[0])
+        text = b"\n".join(_rewritten(line, schema, formats) for line in lines_of(text)[0])
     try:
         table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
     except InvalidInput as error:
         plain = with_plain_numbers(text)
         if plain is None and (formats.timestamp is not None or "timestamp" not in str(error)):
             raise
-        lenient = _lenient(schema, formats)
+        # Numbers of an epoch format were not rewritten as strings, so they are not parsed as such.
+        lenient = parsed_schema(schema, formats, is_lenient=epoch_digits(formats.timestamp) is None)
         table = converted(_parse(plain or text, lenient, threads=threads), schema, formats)
     _require_finite(table)
     return table
+
+
+def _rewritten(line: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
+    return rewritten(line, schema, is_epoch=epoch_digits(formats.timestamp) is not None)
 
 
 def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:

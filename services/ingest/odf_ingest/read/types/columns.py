@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.time_format import named_format
+from odf_common.data.time_format import epoch_digits, named_format
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_ingest.read.types.epochs import epoch_decimal, from_epoch
 from odf_ingest.read.types.numbers import require_decimal_digits, require_room
 from odf_ingest.read.types.times import read_as, to_dates, to_times, to_timestamps
 from odf_ingest.read.types.type_names import shown, type_name
@@ -27,7 +28,10 @@ class DecodedJson(ReadStepNdJson):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeFormats:
-    """Formats of timestamps and dates; None is RFC 3339 and ISO 8601."""
+    """Formats of timestamps and dates; None is RFC 3339 and ISO 8601.
+
+    Of an `epoch…` format, values are numbers or strings.
+    """
 
     timestamp: str | None = None
     date: str | None = None
@@ -60,6 +64,9 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
 
 def _parsed(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
     if kind.is_timestamp(target):
+        epoch = epoch_digits(formats.timestamp)
+        if epoch is not None and not is_lenient:
+            return epoch_decimal(epoch)
         return pa.string() if is_lenient or formats.timestamp is not None else read_as(target)
     if kind.is_date(target) or kind.is_time(target) or kind.is_duration(target) or target == UUID:
         return pa.string()
@@ -134,6 +141,9 @@ def _converted(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) 
 def _as(values: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.Array:
     if values.type == target:
         return values
+    epoch = epoch_digits(formats.timestamp)
+    if kind.is_timestamp(target) and epoch is not None:
+        return from_epoch(values, epoch, target)
     if kind.is_struct(target):
         is_there = values.is_valid()
         for index, inner in enumerate(target.fields):

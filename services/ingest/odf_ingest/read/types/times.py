@@ -1,5 +1,6 @@
 """String columns → timestamps, dates and times of day. Offsets are converted to UTC; naive timestamps are UTC."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -8,8 +9,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.data.time_format import TimeFormat, time_format
+from odf_common.data.time_format import TimeFormat, epoch_digits, epoch_hint, time_format
 from odf_common.errors import InvalidInput
+from odf_ingest.read.types.epochs import from_epoch
 from odf_ingest.read.types.type_names import shown, type_name
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
@@ -24,13 +26,19 @@ def read_as(target: pa.DataType) -> pa.DataType:
 
 
 def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType = MICROSECONDS) -> pa.Array:
-    """Return timestamps of `read_as(wanted)`; RFC 3339 unless a format is given. Raises `InvalidInput`."""
+    """Return timestamps of `target`, or of `read_as(target)`; RFC 3339 unless a format is given.
+
+    Raises `InvalidInput`.
+    """
+    digits = epoch_digits(format_text)
+    if digits is not None:
+        return from_epoch(texts, digits, target)
     how = None if format_text is None else time_format(format_text)
 
     def read(some: pa.Array, type_: pa.DataType) -> pa.Array:
         if how is None:
             return _rfc3339(some, type_)
-        return _one_by_one(some, how).cast(type_) if how.regex is None else _by_regex(some, how, type_)
+        return _by_regex(some, how, type_) if how.is_numeric else _one_by_one(some, how).cast(type_)
 
     try:
         return read(texts, read_as(target))
@@ -38,9 +46,9 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
         first = _first_refused(texts, partial(read, type_=read_as(target)))
         is_far = target.unit == "ns" and _reads(first, partial(read, type_=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262" if is_far else ""
-        raise InvalidInput(
-            text=f"{shown(first[0].as_py())} is not a value of {type_name(target)}{reach}"
-        ) from error
+        text = first[0].as_py()
+        hint = reach or epoch_hint(text)
+        raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}{hint}") from error
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
@@ -50,7 +58,7 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     def read(some: pa.Array) -> pa.Array:
         if how is None:
             return some.cast(pa.date32())
-        timestamps = _one_by_one(some, how) if how.regex is None else _by_regex(some, how, None)
+        timestamps = _by_regex(some, how, None) if how.is_numeric else _one_by_one(some, how)
         return timestamps.cast(pa.date32(), safe=False)
 
     try:
@@ -152,7 +160,9 @@ def _one_by_one(texts: pa.Array, how: TimeFormat) -> pa.Array:
 
 def _parse_timestamp(text: str, how: TimeFormat) -> datetime:
     try:
-        timestamp = datetime.strptime(text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
+        if re.fullmatch(how.regex, text, re.ASCII) is None:
+            raise ValueError(text)
+        timestamp = datetime.strptime(how.prefix + text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
         return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise InvalidInput(text=f"{shown(text)} is not of the format {how.text!r}") from error
