@@ -19,7 +19,7 @@ def columns(tmp_path: Path, content: bytes, input_format: str) -> dict[str, pa.D
 
 
 def test_csv_has_its_headers_columns_and_the_types_that_all_rows_have(tmp_path: Path) -> None:
-    text = b'id,when,"a, b",empty,n\n1,2025-01-01T00:00:00Z,x,,1\n2,2025-01-02T00:00:00Z,"y\nz",,1.5\n'
+    text = b'id,when,"a, b",empty,n\n1,2025-01-01T00:00:00Z,x,,1.0\n2,2025-01-02T00:00:00Z,"y\nz",,1.5\n'
     assert columns(tmp_path, text, "csv") == {
         "id": pa.int64(),
         "when": MS,

@@ -245,18 +245,6 @@ def test_a_header_has_strings_and_names_each_column_once(*, is_inferred: bool) -
         inferred_types(step, header_names(step, b"a,b,a"), [b"1,2,3"])
 
 
-@pytest.mark.parametrize(
-    ("value", "inferred"),
-    [(b"1234567890123456", pa.string()), (b"123456789012345", pa.float64()), (b"1", pa.float64())],
-)
-def test_a_column_of_doubles_and_integers_that_are_not_exact_as_doubles_is_inferred_as_string(
-    value: bytes, inferred: pa.DataType
-) -> None:
-    step = ReadStepCsv(header=True, infer_schema=True)
-    found = inferred_types(step, ["a", "b"], [b"0.5,x", value + b",1234567890123456"])
-    assert found == pa.schema([("a", inferred), ("b", pa.string())])
-
-
 def test_a_value_of_several_lines_is_whole_where_arrow_splits_a_large_file() -> None:
     block = 16 << 20
     row, value = b"x,1\n", b"\n" * 2000

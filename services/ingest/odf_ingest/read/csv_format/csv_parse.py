@@ -16,9 +16,10 @@ from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
+from odf_ingest.read.csv_format.exact_types import exact_type
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible_rows
-from odf_ingest.read.types.numbers import HEXADECIMAL, LONG_INTEGER, require_finite, to_whole_numbers
+from odf_ingest.read.types.numbers import require_finite, to_whole_numbers
 from odf_ingest.read.types.type_names import printable, shown, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
@@ -26,7 +27,6 @@ _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error t
 _VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
 _NUMBER: Final = r"(?i)^\s*[+-]?(?:\d+\.?\d*|\.\d+|(?:nan|inf|infinity)$)(?:e[+-]?\d+)?\s*$"
-_INTEGER: Final = r"^\s*[+-]?\d{16,}\s*$"
 
 
 def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
@@ -127,10 +127,7 @@ def require_distinct(names: Sequence[str]) -> None:
 
 
 def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[bytes]) -> pa.Schema:
-    """Return columns with these names: strings, or inferred types if the step asks for them; raises `InvalidInput`.
-
-    A column with mixed values, or with numbers that no type represents exactly, is a string.
-    """
+    """Return columns with these names: strings, or `exact_type` if the step infers types; raises `InvalidInput`."""
     strings = pa.schema([(name, pa.string()) for name in names])
     require_distinct(names)
     text = b"\n".join(texts)
@@ -138,23 +135,9 @@ def inferred_types(step: ReadStepCsv, names: Sequence[str], texts: Sequence[byte
         return strings
     require_utf8(text)
     schema = stored_schema(_read(step, text, None, names=names).schema)
-    exact = [_exact_type(step, text, strings, column) for column in schema]
+    written = _read(step, text, strings).columns
+    exact = [exact_type(values, column.type) for values, column in zip(written, schema, strict=True)]
     return pa.schema([column.with_type(type_) for column, type_ in zip(schema, exact, strict=True)])
-
-
-def _exact_type(step: ReadStepCsv, text: bytes, strings: pa.Schema, column: pa.Field) -> pa.DataType:
-    if kind.is_null(column.type) or kind.is_binary(column.type):
-        return pa.string()
-    inexact = None
-    if kind.is_floating(column.type) and LONG_INTEGER.search(text):
-        inexact = _INTEGER
-    elif kind.is_integer(column.type) and _may_be_hexadecimal(text):
-        inexact = HEXADECIMAL
-    if inexact is not None:
-        values = _read(step, text, strings, only=[column.name]).column(0)
-        if pc.any(pc.match_substring_regex(values, inexact), min_count=0).as_py():
-            return pa.string()
-    return column.type
 
 
 def _may_be_hexadecimal(text: bytes) -> bool:

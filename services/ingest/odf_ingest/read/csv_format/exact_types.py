@@ -1,0 +1,81 @@
+"""The type of a Csv column without a declared one: values that print as the text they were read from, or text.
+
+A postcode such as `00501` would lose its zeros as a number, and no later step could restore them. A time may be printed
+in another notation, since it is the same time; a time with only an hour, or a date among them, is text.
+"""
+
+import math
+from decimal import Decimal
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kind
+
+_INTEGER: Final = r"^(?:0|-?[1-9]\d*)$"
+_DECIMAL: Final = r"^-?(?:0|[1-9]\d*)\.\d+$"
+_NEGATIVE_ZERO: Final = r"^-0\.0+$"  # a DECIMAL has no sign of zero
+_BOOLEAN: Final = r"(?i)^(?:true|false)$"
+_TIMESTAMP: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s?(?:Z|[+-]\d\d(?::?\d\d)?)?$"
+_TIME: Final = r"^\d\d:\d\d:\d\d$"
+_DIGITS: Final = (18, 38)  # precisions of decimals: the usual one, and the widest that every reader knows
+ANY_NUMBER: Final = r"^\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$"
+
+
+def exact_type(texts: pa.ChunkedArray, likely: pa.DataType) -> pa.DataType:
+    """Return the type of a column whose values are these; `likely` is Arrow's, which need not print as the texts."""
+    if kind.is_integer(likely):
+        return likely if _all(texts, _INTEGER) else pa.string()
+    if kind.is_floating(likely):
+        return _of_fractions(texts)
+    if kind.is_boolean(likely):
+        return likely if _all(texts, _BOOLEAN) else pa.string()
+    if kind.is_timestamp(likely):
+        return likely if _all(texts, _TIMESTAMP) else pa.string()
+    if kind.is_time(likely):
+        return likely if _all(texts, _TIME) else pa.string()
+    return likely if kind.is_date(likely) else pa.string()
+
+
+def why_text(texts: pa.ChunkedArray) -> str | None:
+    """Return why a column of numbers has to be text; None if it has none, or no number."""
+    is_number = pc.match_substring_regex(texts, ANY_NUMBER)
+    numbers, others = texts.filter(is_number), texts.filter(pc.invert(is_number)).value_counts()
+    if not len(numbers) or len(others) > 1:
+        return None
+    likely = pa.int64() if _all(numbers, r"^\s*[+-]?\d+\s*$") else pa.float64()
+    changed = _changed(numbers, likely) if kind.is_string(exact_type(numbers, likely)) else None
+    if len(others) == 0 or changed is not None:
+        return changed if len(others) == 0 else None
+    value, count = others[0].as_py().values()
+    return f"{value!r} in {count} of {len(texts)} rows is no number; if it stands for null, give nullValue={value}"
+
+
+def _changed(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
+    """Return the first text that a number would print in another way."""
+    name, number = ("BIGINT", int) if kind.is_integer(likely) else ("DOUBLE", float)
+    text = next(text for text in numbers.to_pylist() if str(number(text)) != text)
+    return f"{text!r} would become {number(text)}; if it holds numbers, declare it as {name}"
+
+
+def _of_fractions(texts: pa.ChunkedArray) -> pa.DataType:
+    """Return DOUBLE, DECIMAL if all have the same number of decimals, or STRING."""
+    if all(text is None or _is_printed(text) for text in texts.to_pylist()):
+        return pa.float64()
+    if not _all(texts, _DECIMAL) or pc.any(pc.match_substring_regex(texts, _NEGATIVE_ZERO)).as_py():
+        return pa.string()
+    point = pc.find_substring(texts, ".")
+    scales = pc.min_max(pc.subtract(pc.subtract(pc.utf8_length(texts), point), 1)).as_py()
+    most = max(len(Decimal(text).as_tuple().digits) for text in texts.to_pylist() if text is not None)
+    precision = next((digits for digits in _DIGITS if max(most, scales["max"]) <= digits), None)
+    is_uniform = scales["min"] == scales["max"] and precision is not None
+    return pa.decimal128(precision, scales["max"]) if is_uniform else pa.string()
+
+
+def _is_printed(text: str) -> bool:
+    """Return whether a finite DOUBLE is printed as this text."""
+    return math.isfinite(float(text)) and repr(float(text)) == text
+
+
+def _all(texts: pa.ChunkedArray, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, pattern), min_count=0).as_py())
