@@ -3,8 +3,9 @@
 A secret is typed without echo, or read from a file. It is never an argument, which every process could read.
 """
 
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
@@ -56,6 +57,32 @@ class Count(click.ParamType):
 
 
 TIME: Final = Parsed("time", Timestamp.parse)
+
+
+def _read_option(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isalnum():
+        raise InvalidInput(text=f"expected KEY=VALUE, such as separator=';', got {text!r}")
+    return key, value
+
+
+read_options = click.option(
+    "--read-option",
+    "options",
+    type=Parsed("option", _read_option),
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the format, as in a manifest: separator, quote, escape, header, nullValue, encoding, "
+    "timestampFormat, subPath, … `tab` is a tab. May be repeated.",
+)
+
+
+def with_read_options(input_format: str, options: Sequence[tuple[str, str]]) -> str:
+    """Return a format with options of it, in the form of a media type; without a format, the source's own."""
+    if not options:
+        return input_format
+    quoted = ((key, re.sub(r"([\\\"])", r"\\\1", value)) for key, value in options)
+    return "; ".join((input_format or "source", *(f'{key}="{value}"' for key, value in quoted)))
 
 
 def shown_name(name: str) -> str:

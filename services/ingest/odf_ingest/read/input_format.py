@@ -1,11 +1,13 @@
 """The format of pushed data where it is not the source's own: by name (`odf ingest`) or media type (HTTP)."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from email.message import Message
 from typing import Final, Self
 
-from odf_common.errors import InvalidInput
+from odf_common.codec.plain_values import camel
+from odf_common.data.read_options import require_options
+from odf_common.errors import InvalidInput, nearest
 from odf_common.metadata.steps import (
     ReadStep,
     ReadStepCsv,
@@ -30,6 +32,7 @@ BY_NAME: Final[Mapping[str, type[ReadStep]]] = {
     "ndjson": ReadStepNdJson,
     "parquet": ReadStepParquet,
 }
+SOURCE: Final = "source"  # the source's own format
 OWN: Final = "application/octet-stream"  # says nothing about the format: the source's own
 MEDIA_TYPES: Final[Mapping[str, str]] = {
     "application/geo+json": "geojson",
@@ -49,61 +52,75 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
 }
 
 
+_PARAMETER: Final = re.compile(r';\s*(?:([\w-]+)\s*=\s*("(?:[^"\\]|\\.)*"|[^\s;"]*))?\s*')
+_BOOLEANS: Final = {"true": True, "present": True, "false": False, "absent": False}
+TAB: Final = "tab"  # as a separator: an argument or header can hardly hold one
+_UTF8: Final = frozenset({"", "utf-8", "utf8", "us-ascii"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFormat:
-    """The format of pushed data: its name, None for the source's own, and parameters of its media type."""
+    """The format of pushed data: its name, None for the source's own, and options of its read step."""
 
     name: str | None = None
-    has_header: bool | None = None
-    encoding: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    """By their names in a manifest, in any case, such as `nullValue`."""
+    is_media_type: bool = field(default=False, compare=False)
     text: str = field(default="", compare=False)
     """What it was parsed from."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the format of a name or a media type; raises `InvalidInput` unless this node reads it."""
-        if not text:
-            return cls()
-        if "/" in text:
-            return cls._of_media_type(text)
-        name = text.lower()
-        if name not in readable():
-            raise InvalidInput(text=f"unknown input format {text!r}; choose from {', '.join(readable())}")
-        return cls(name=name, text=text)
+        """Return the format of a name or a media type, such as `csv; separator=";"` or `text/csv; header=absent`.
 
-    @classmethod
-    def _of_media_type(cls, text: str) -> Self:
-        header = Message()
-        header["content-type"] = text
-        type_, parameters = header.get_content_type(), dict(header.get_params(failobj=[])[1:])
-        charset = parameters.get("charset", "").lower()
-        encoding = None if charset in {"", "utf-8", "utf8", "us-ascii"} else charset
-        if type_ == OWN:
-            return cls(encoding=encoding, text=text)
-        name = MEDIA_TYPES.get(type_)
-        if name not in readable():
-            raise UnsupportedMediaType(
-                media_type=text,
-                known=tuple(type_ for type_, format_ in MEDIA_TYPES.items() if format_ in readable()),
-            )
-        has_header = {"present": True, "absent": False}.get(parameters.get("header", "").lower())
-        return cls(name=name, has_header=has_header, encoding=encoding, text=text)
+        Raises `InvalidInput` unless this node reads it.
+        """
+        type_, semicolon, rest = text.partition(";")
+        type_, options = type_.strip().lower(), _options(semicolon + rest, text)
+        if not text or type_ in {SOURCE, OWN}:
+            return cls(options=options, is_media_type=type_ == OWN, text=text)
+        is_media_type = "/" in type_
+        name = MEDIA_TYPES.get(type_) if is_media_type else type_
+        if name in readable():
+            return cls(name=name, options=options, is_media_type=is_media_type, text=text)
+        if is_media_type:
+            known = tuple(type_ for type_, format_ in MEDIA_TYPES.items() if format_ in readable())
+            raise UnsupportedMediaType(media_type=text, known=known)
+        raise InvalidInput(text=f"unknown input format {text!r}; choose from {', '.join(readable())}")
 
     def step(self, own: ReadStep) -> ReadStep:
         """Return the step that reads this format for a source that has the step `own`.
 
         Another format than the source's has the source's columns, and none of its other options. Csv then has a header
-        line unless the media type denies it, and for a source without a schema its types are inferred.
+        line unless an option denies it, and for a source without a schema its types are inferred.
+        Raises `InvalidInput` for an option that the format does not have, or that cannot be obeyed.
         """
         kind = type(own) if self.name is None else BY_NAME[self.name]
         step = own if isinstance(own, kind) else self._foreign(kind, own)
-        if isinstance(step, ReadStepCsv) and self.has_header is not None:
-            step = replace(step, header=self.has_header)
-        if self.encoding is None:
+        if not self.options:
             return step
-        if "encoding" not in {field_.name for field_ in fields(step)}:
-            raise InvalidInput(where=f"charset {self.encoding}", text="this format is always UTF-8 or binary")
-        return replace(step, encoding=self.encoding)  # type: ignore[arg-type]  # it has the field
+        known = {camel(one.name): one for one in fields(step) if one.name not in {"ddl_schema", "schema"}}
+        by_key = {name.lower(): one for name, one in known.items()}
+        changes: dict[str, str | bool] = {}
+        for key, value in self.options:
+            option = by_key.get(key.lower())
+            if option is None:
+                self._require_ignorable(key, tuple(known))
+            else:
+                is_tab = option.name == "separator" and value.lower() == TAB
+                is_boolean = option.type == bool | None
+                changes[option.name] = _boolean(key, value) if is_boolean else "\t" if is_tab else value
+        step = replace(step, **changes)  # type: ignore[arg-type]  # it has the fields
+        require_options(step)
+        return step
+
+    def _require_ignorable(self, key: str, names: Sequence[str]) -> None:
+        """Raise `InvalidInput` for an unknown option, unless it is a parameter of a media type and resembles none."""
+        meant = nearest(key, names)
+        if self.is_media_type and meant is None and key != "encoding":
+            return
+        hint = f"did you mean {meant}?" if meant else f"it has {', '.join(names) or 'none'}"
+        raise InvalidInput(where=f"option {key}", text=f"the format does not have it; {hint}")
 
     def _foreign(self, kind: type[ReadStep], own: ReadStep) -> ReadStep:
         columns = {"ddl_schema": own.ddl_schema, "schema": own.schema}
@@ -111,6 +128,33 @@ class InputFormat:
             is_declared = own.ddl_schema is not None or own.schema is not None
             return ReadStepCsv(header=True, infer_schema=not is_declared, **columns)  # type: ignore[arg-type]
         return kind(**columns)  # type: ignore[arg-type]  # every step has these two
+
+
+def _options(parameters: str, text: str) -> tuple[tuple[str, str], ...]:
+    """Return the parameters of a format (RFC 9110), the charset as `encoding` unless it is UTF-8."""
+    options, end = [], 0
+    for match in _PARAMETER.finditer(parameters):
+        if match.start() != end:
+            break
+        end = match.end()
+        name, value = match.groups()
+        if name is None:
+            continue
+        if value.startswith('"'):
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        if name.lower() == "charset":
+            name, value = "encoding", "" if value.lower() in _UTF8 else value.lower()
+        if (name, value) != ("encoding", ""):
+            options.append((name, value))
+    if end != len(parameters):
+        raise InvalidInput(where=f"format {text!r}", text=f"cannot be read at {parameters[end:]!r}")
+    return tuple(options)
+
+
+def _boolean(key: str, value: str) -> bool:
+    if value.lower() not in _BOOLEANS:
+        raise InvalidInput(where=f"option {key}", text=f"expected true or false, got {value!r}")
+    return _BOOLEANS[value.lower()]
 
 
 SOURCES_OWN: Final = InputFormat()

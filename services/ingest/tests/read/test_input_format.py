@@ -1,8 +1,13 @@
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from odf_common.cli.user_input import with_read_options
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet
@@ -57,8 +62,48 @@ def test_csv_of_another_source_has_a_header_unless_it_is_denied() -> None:
 
 def test_the_charset_of_a_media_type_is_the_encoding() -> None:
     assert step("text/csv; charset=ISO-8859-1").encoding == "iso-8859-1"
-    with pytest.raises(InvalidInput, match="charset latin1"):
+    with pytest.raises(InvalidInput, match="option encoding: the format does not have it; it has none"):
         step("application/parquet; charset=latin1")
+
+
+@given(value=st.text(st.characters(exclude_categories=["Cs", "Cc"])))
+def test_options_are_parameters_of_the_format_whatever_they_contain(value: str) -> None:
+    text = with_read_options("csv", [("nullValue", value), ("HEADER", "false")])
+    expected = replace(step("csv"), header=False, null_value=value)
+    assert step(text) == expected
+    assert step(text.replace("csv", "text/csv", 1)) == expected
+
+
+def test_options_change_those_of_the_source_in_its_own_format() -> None:
+    own = ReadStepCsv(separator=";", null_value="NA", ddl_schema=COLUMNS)
+    text = with_read_options("", [("separator", "tab"), ("escape", "\\"), ("quote", "'")])
+    assert step(text, own) == replace(own, separator="\t", escape="\\", quote="'")
+    assert step('application/octet-stream; separator="|"', own) == replace(own, separator="|")
+    assert step("json; subPath=a.b; timestampformat=epochMillis") == ReadStepJson(
+        ddl_schema=COLUMNS, sub_path="a.b", timestamp_format="epochMillis"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("text/csv; seperator=;", "option seperator: the format does not have it; did you mean separator"),
+        ("csv; profile=x", "option profile: .* it has separator, encoding, quote, escape, header"),
+        ("ndjson; separator=x", "option separator: .* it has dateFormat, encoding, timestampFormat"),
+        ("text/csv; separator=||", "separator: '||' is not one ASCII character"),
+        ("csv; header=maybe", "option header: expected true or false, got 'maybe'"),
+        ("csv; schema=x", "option schema: the format does not have it"),
+        ('text/csv; separator=";', "cannot be read at '\";'"),
+        ("csv; timestampFormat=yy", "timestampFormat: .* write strftime's %y"),
+    ],
+)
+def test_an_option_that_cannot_be_obeyed_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(why) if "||" in why else why):
+        step(text)
+
+
+def test_other_parameters_of_a_media_type_are_ignored() -> None:
+    assert step("text/csv; profile=x; boundary=; ;") == step("csv")
 
 
 def test_unknown_formats_are_refused_with_those_that_are_read() -> None:

@@ -3,7 +3,7 @@
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
 from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
 from odf_common.cli.suggestions import late_remark
-from odf_common.cli.user_input import TIME
+from odf_common.cli.user_input import TIME, read_options, with_read_options
 from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.embedded.node_file import Node
@@ -51,6 +51,7 @@ OPTIONAL: Final = ("rejected", "error")  # columns of tables that have a value i
     default="",
     help="Format of the files, if it is not that of the source: arrow, csv, json, ndjson, parquet, …",
 )
+@read_options
 @click.option(
     "--idempotency-key",
     metavar="KEY",
@@ -64,6 +65,7 @@ def command(
     source: str,
     event_time: Timestamp | None,
     input_format: str,
+    options: Sequence[tuple[str, str]],
     idempotency_key: str | None,
     output: str,
 ) -> None:
@@ -78,7 +80,7 @@ def command(
     \b
     Example:
       odf ingest flights flights.ndjson
-      odf ingest flights flights.csv --input-format csv
+      odf ingest flights flights.csv --input-format csv --read-option 'separator=;'
       zcat flights.ndjson.gz | odf ingest flights -
     """
     timestamp = time_message_or_none(event_time)
@@ -92,7 +94,7 @@ def command(
             event_time=timestamp,
             idempotency_key=key_in_run(run, number),
             is_key_generated=idempotency_key is None,
-            input_format=input_format,
+            input_format=with_read_options(input_format, options),
             label=_named(file),
         )
         results.append(_outcome(node, header, file, run))
