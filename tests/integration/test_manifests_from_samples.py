@@ -9,10 +9,10 @@ from odf_testing.story import Story
 from vega_datasets import data as vega
 
 TRICKY = (
-    'id,when,"amount, total",note,op\n'
-    '1,2025-01-01T00:00:00Z,1,"a ""quoted"" one\nand a line",x\n'
-    "2,2025-01-02T00:00:00.5Z,,,\n"
-    "3,2025-01-03T00:00:00Z,2.5,ø,z\n"
+    'id;when;"amount; total";note;op;zip\n'
+    '1;2025-01-01T00:00:00Z;1;"a ""quoted"" one\nand a line";x;00501\n'
+    "2;2025-01-02T00:00:00.5Z;;;;\n"
+    '3;2025-01-03T00:00:00Z;2.5;"\\\\ø; \\";z;10001\n'
 )
 
 
@@ -48,10 +48,10 @@ def test_columns_of_awkward_names_and_values_need_no_editing(story: Story, tmp_p
     story.node.run(f"add {manifest}")
     story.node.run(f"ingest new.tricky {file}")
     rows = story.chain("new.tricky").rows()
-    assert [(row["id"], row["amount, total"], row["note"], row["op"]) for row in rows] == [
-        (1, "1", 'a "quoted" one\nand a line', "x"),
-        (2, None, None, None),
-        (3, "2.5", "ø", "z"),
+    assert [tuple(row[name] for name in ("id", "amount; total", "note", "op", "zip")) for row in rows] == [
+        (1, "1", 'a "quoted" one\nand a line', "x", "00501"),
+        (2, None, None, None, None),
+        (3, "2.5", "\\\\ø; \\", "z", "10001"),
     ]
     assert str(rows[1]["when"]).startswith("2025-01-02 00:00:00.5")
 
@@ -62,7 +62,8 @@ def test_a_topic_is_a_sample_too(story: Story, tmp_path: Path) -> None:
     story.node.topics().create_push_topic(topic, 2)
     story.node.produce(topic, [json.dumps(car, indent=1).encode() for car in cars])
     manifest = tmp_path / "cars.yaml"
-    story.node.run(f"new new.cars --from topic:{topic} -o {manifest}")
+    remarks = story.node.attempt(f"new new.cars --from topic:{topic} -o {manifest}").stderr.decode()
+    assert f"`odf source set new.cars topics={topic}` after `odf add` reads {topic}" in remarks
     story.node.run(f"add {manifest}")
     story.node.run(f"source set new.cars topics={topic}")
     story.await_records({"new.cars": len(cars)})
@@ -96,6 +97,8 @@ def test_a_delay_is_proposed_for_which_the_samples_records_are_not_late(story: S
 
 def test_nothing_is_overwritten_and_an_invalid_sample_is_named(story: Story, tmp_path: Path) -> None:
     file, manifest = tmp_path / "a.csv", tmp_path / "a.yaml"
+    file.write_text('id,n\n1,"x\n')
+    assert f"{file}: line 2: a quote is never closed" in story.node.fails(f"new a --from {file}")
     file.write_text("id\n1\n")
     manifest.write_text("mine")
     assert "already exists" in story.node.fails(f"new a --from {file} -o {manifest}")

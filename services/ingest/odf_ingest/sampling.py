@@ -1,10 +1,11 @@
-"""Infers the columns of a sample, and how far out of order its times are.
+"""Infers the columns of a sample, how it is read, and how far out of order its times are.
 
 Types are those that records without a declared schema would get. Times with fractions of a second are times here also
-in JSON, since people check the manifest that is written.
+in JSON, and so are numbers since 1970, since people check the manifest that is written.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,33 +14,84 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.codec.plain_values import camel
 from odf_common.data.stored_types import stored_schema
+from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
+from odf_ingest.epoch_columns import with_epoch_times
 from odf_ingest.prepare.event_time import event_times
 from odf_ingest.read import infer_batch, read_file
+from odf_ingest.read.csv_format.dialect import with_dialect
+from odf_ingest.read.csv_format.exact_types import why_text
 from odf_ingest.read.input_format import BY_NAME, InputFormat
 from odf_ingest.read.types.times import to_timestamps
 
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
-_UNITS: Final = (("ms", r"\.\d{4}"), ("us", r"\.\d{7}"))  # each with the fractions that it does not hold
+_UNITS: Final = (
+    ("ms", r":\d\d\.\d{4}"),
+    ("us", r":\d\d\.\d{7}"),
+)  # each with the fractions that it does not hold
+_NO_OPTIONS: Final = frozenset({"ddl_schema", "schema", "infer_schema"})
 
 
-def sampled(file: Path, input_format: str) -> pa.Table:
-    """Return all records of a file in the types in which they would be stored; columns without values are strings.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The records of a sample in the types in which they would be stored."""
 
-    Csv has a header line. Raises `InvalidInput` for an unknown format, or the first malformed record.
+    table: pa.Table
+    options: Mapping[str, str]
+    """Of the read step that reads them, as in a manifest."""
+    remarks: tuple[str, ...]
+    """What the author of the manifest should know about the columns."""
+
+
+def sampled(file: Path, input_format: str) -> Sample:
+    """Return all records of a file; columns without values are strings.
+
+    Csv has a header line unless an option denies it; its separator, quote and escape are found. Raises `InvalidInput`
+    for an unknown format, or the first malformed record.
     """
-    name = InputFormat.parse(input_format).name
-    if name is None:
+    format_ = InputFormat.parse(input_format)
+    if format_.name is None:
         raise InvalidInput(text="a sample needs the name of its format")
-    step = ReadStepCsv(header=True, infer_schema=True) if name == "csv" else BY_NAME[name]()
-    table = read_file(step, file, infer_batch(step, file.read_bytes(), None))
+    kind_ = BY_NAME[format_.name]
+    step = format_.step(ReadStepCsv(header=True, infer_schema=True) if kind_ is ReadStepCsv else kind_())
+    content = file.read_bytes()
+    step = with_dialect(step, content) if isinstance(step, ReadStepCsv) else step
+    table = read_file(step, file, infer_batch(step, content, None))
     if table.num_columns == 0:
         raise InvalidInput(text="the sample has no records")
     table = table.cast(stored_schema(pa.schema([_typed(column) for column in table.schema])))
-    return _with_times(table) if name.endswith("json") else table
+    remarks = list(_nearly_numbers(step, file, table)) if isinstance(step, ReadStepCsv) else []
+    if isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
+        table = _with_times(table, named_format(step.timestamp_format))
+        epochs = with_epoch_times(table, step.timestamp_format)
+        table, step = epochs.table, replace(step, timestamp_format=epochs.timestamp_format)
+        remarks += epochs.remarks
+    return Sample(table=table, options=_options(step), remarks=tuple(remarks))
+
+
+def _options(step: ReadStep) -> Mapping[str, str]:
+    values = {one.name: getattr(step, one.name) for one in fields(step) if one.name not in _NO_OPTIONS}
+    return {
+        camel(name): str(value).lower() if isinstance(value, bool) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _nearly_numbers(step: ReadStepCsv, file: Path, table: pa.Table) -> Iterator[str]:
+    """Iterate over reasons for which columns of numbers are strings."""
+    strings = pa.schema([(name, pa.string()) for name in table.column_names])
+    written = read_file(replace(step, infer_schema=None), file, strings)
+    for column, texts in zip(table.schema, written.columns, strict=True):
+        if not kind.is_string(column.type):
+            continue
+        why = why_text(texts, has_null_value=step.null_value is not None)
+        if why is not None:
+            yield f"column {column.name} is STRING: {why}"
 
 
 def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Lateness]:
@@ -72,21 +124,22 @@ def _behind(times: pa.ChunkedArray) -> Lateness:
     return Lateness(count=int(np.count_nonzero(behind)), most=int(behind.max()))
 
 
-def _with_times(table: pa.Table) -> pa.Table:
-    """Return the table with timestamps instead of strings that are all times."""
+def _with_times(table: pa.Table, time_format: str | None) -> pa.Table:
+    """Return the table with timestamps instead of strings that are all times of the format; None: RFC 3339."""
     for index, column in enumerate(table.schema):
         if kind.is_string(column.type):
             texts = table.column(index).combine_chunks()
-            if len(texts) > texts.null_count and pc.all(pc.match_substring_regex(texts, _TIME)).as_py():
-                table = _set_times(table, index, texts)
+            is_time = time_format is not None or pc.all(pc.match_substring_regex(texts, _TIME)).as_py()
+            if len(texts) > texts.null_count and is_time:
+                table = _set_times(table, index, texts, time_format)
     return table
 
 
-def _set_times(table: pa.Table, index: int, texts: pa.Array) -> pa.Table:
+def _set_times(table: pa.Table, index: int, texts: pa.Array, time_format: str | None) -> pa.Table:
     finer = (unit for unit, more in _UNITS if not pc.any(pc.match_substring_regex(texts, more)).as_py())
     time_type = pa.timestamp(next(finer, "ns"), "UTC")
     try:
-        times = to_timestamps(texts, None, time_type).cast(time_type)
+        times = to_timestamps(texts, time_format, time_type).cast(time_type)
     except InvalidInput:  # such as a 30th of February
         return table
     return table.set_column(index, table.schema.field(index).with_type(time_type), times)

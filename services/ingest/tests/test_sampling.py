@@ -1,9 +1,15 @@
+import csv
+import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from odf_common.data.time_format import EPOCHS
 from odf_common.errors import InvalidInput
 from odf_ingest.commit.watermark import Lateness
 from odf_ingest.sampling import out_of_order, sampled
@@ -14,7 +20,7 @@ MS = pa.timestamp("ms", "UTC")
 def columns(tmp_path: Path, content: bytes, input_format: str) -> dict[str, pa.DataType]:
     file = tmp_path / "sample"
     file.write_bytes(content)
-    schema = sampled(file, input_format).schema
+    schema = sampled(file, input_format).table.schema
     return dict(zip(schema.names, schema.types, strict=True))
 
 
@@ -45,7 +51,7 @@ def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp
         {"at": pa.array([0], pa.timestamp("us")), "n": pa.array([1], pa.int16()), "x": pa.nulls(1)}
     )
     pq.write_table(table, file)
-    found = sampled(file, "parquet")
+    found = sampled(file, "parquet").table
     assert found.schema.types == [pa.timestamp("us", "UTC"), pa.int16()]
     assert len(found) == 1
 
@@ -94,3 +100,99 @@ def test_times_that_are_out_of_order_are_counted_within_each_run() -> None:
     assert out_of_order(pa.table({"at": pa.nulls(2, MS)})) == {}
     with pytest.raises(InvalidInput, match="the runs have 3 records, the sample 8"):
         out_of_order(table, [1, 2])
+
+
+CELL = st.text(st.sampled_from('ab1 \\",;|\t\n'))
+
+
+@given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=5))
+@example(rows=[("\\\\files\\sales, 2026", "1"), ("C:\\old\\", '{"p":"\\\\d+"}')])
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_a_table_that_a_writer_of_rfc_4180_wrote_is_read_with_its_separator(
+    tmp_path_factory: pytest.TempPathFactory, separator: str, rows: list[tuple[str, str]]
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, delimiter=separator).writerows([("id", "name"), *rows])
+    file = tmp_path_factory.mktemp("csv") / "sample"
+    file.write_text(text.getvalue(), newline="")
+    sample = sampled(file, 'csv; nullValue="NULL"')
+    found = [tuple(str(value) for value in row.values()) for row in sample.table.to_pylist()]
+    assert found == rows
+    expected = {"header": "true", "nullValue": "NULL"}
+    assert sample.options == (expected if separator == "," else {**expected, "separator": separator})
+
+
+@pytest.mark.parametrize(
+    ("content", "options"),
+    [
+        (b"a,b\n1,'x,y'\n", {"quote": "'"}),
+        (b'a,b\n1,"x\\",y"\n', {"escape": "\\"}),
+        (b"a;b\n1,5;it's\n2,5;x\n", {"separator": ";"}),
+        (b'a;b\n1;"x\n2;y\n', None),
+        (b"a\n1\n", {}),
+        (b"a,b;c\n1,2;3\n", {}),
+    ],
+)
+def test_the_dialect_of_csv_is_found(tmp_path: Path, content: bytes, options: dict[str, str] | None) -> None:
+    file = tmp_path / "sample"
+    file.write_bytes(content)
+    if options is None:
+        with pytest.raises(InvalidInput, match=r"^line 2: a quote is never closed"):
+            sampled(file, "csv")
+    else:
+        assert sampled(file, "csv").options == {"header": "true", **options}
+
+
+NULL_VALUE = "if it stands for null, `--read-option nullValue=n/a` makes the others numbers"
+
+
+def test_options_of_the_format_are_kept_and_nearly_numbers_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "sample"
+    file.write_bytes(b"zip;n;day\n00501;1;31.12.2026 10:00\n10001;n/a;01.01.2027 11:30\n")
+    sample = sampled(file, 'csv; timestampFormat="dd.MM.yyyy HH:mm"')
+    assert sample.table.schema.types == [pa.string(), pa.string(), MS]
+    assert sample.options == {"header": "true", "separator": ";", "timestampFormat": "dd.MM.yyyy HH:mm"}
+    assert sample.remarks == (
+        "column zip is STRING: '00501' would become 501; if it holds numbers, declare it as BIGINT",
+        f"column n is STRING: 'n/a' in 1 of 2 rows is no number; {NULL_VALUE}",
+    )
+    assert sampled(file, "csv; nullValue=n/a").table.schema.types[1] == pa.int64()
+
+
+@pytest.mark.parametrize("unit", EPOCHS)
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_numbers_that_are_times_by_name_and_size_are_timestamps(tmp_path: Path, unit: str, form: str) -> None:
+    number = 1_700_000_000 * 10 ** EPOCHS[unit]
+    rows = [
+        (number + row * 10 ** EPOCHS[unit], 1_600_000_000_000 + row, 4_712_345_678 + row) for row in (1, 0)
+    ]
+    text = "".join(
+        ("ts,other,phone\n", *(f"{','.join(map(str, row))}\n" for row in rows))
+        if form == "csv"
+        else (json.dumps(dict(zip(("ts", "other", "phone"), row, strict=True))) + "\n" for row in rows)
+    )
+    file = tmp_path / "sample"
+    file.write_text(text)
+    sample = sampled(file, form)
+    assert sample.options["timestampFormat"] == unit
+    type_ = sample.table.schema.field("ts").type
+    assert (
+        sample.table.column("ts").cast(pa.int64()).to_pylist()[1] * 1e9
+        == number * 10 ** (9 - EPOCHS[unit]) * {"ms": 1e3, "us": 1e6, "ns": 1e9}[type_.unit]
+    )
+    assert sample.table.schema.types[1:] == [pa.int64(), pa.int64()]
+    assert sample.remarks == (
+        f"column ts has numbers since 1970, which timestampFormat {unit} reads as times",
+        "column other could be an epoch time: `timestampFormat: epochMillis` reads it as TIMESTAMP",
+    )
+    assert "ts" in out_of_order(sample.table)
+
+
+def test_numbers_that_are_times_remain_numbers_next_to_times_of_another_format(tmp_path: Path) -> None:
+    file = tmp_path / "sample"
+    file.write_text('{"at": "2026-01-01T00:00:00Z", "createdAt": 1700000000.25, "n": 1}\n')
+    sample = sampled(file, "ndjson")
+    assert sample.table.schema.types == [MS, pa.float64(), pa.int64()]
+    assert sample.options == {}
+    (remark,) = sample.remarks
+    assert "`preprocess` can convert it by timestamp_seconds(createdAt)" in remark

@@ -1,7 +1,7 @@
 """The manifest of a root dataset for data of which there is a sample."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -22,6 +22,7 @@ READ_KINDS: Final[Mapping[str, str]] = {
     "ndjson": "NdJson",
     "parquet": "Parquet",
 }
+BOOLEAN_OPTIONS: Final = frozenset({"header"})
 LIKELY_TIMES: Final = ("event_time", "timestamp", "datetime", "time", "ts", "date", "at")
 _OTHER_MERGES: Final = """\
       merge: {kind: Append}
@@ -43,20 +44,27 @@ class Draft:
     """The column that is taken as the event time; empty: none."""
 
 
-def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
-    """Return the manifest of a root with these columns; raises `InvalidInput` for one that SQL cannot name."""
+def draft(name: str, input_format: str, columns: pa.Schema, options: Mapping[str, str]) -> Draft:
+    """Return the manifest of a root with these columns, and options of its read step.
+
+    Raises `InvalidInput` for a column that SQL cannot name.
+    """
     event_time = _event_time(columns)
     columns = pa.schema(
         [_as_event_time(column) if column.name == event_time else column for column in columns]
     )
-    vocabulary = dict(_renamed(columns, event_time))
+    renamed = tuple(_renamed(columns, event_time))
+    vocabulary = {key: name for key, name, _ in renamed}
     text = "".join(
         (
             "kind: DatasetSnapshot\nversion: 1\ncontent:\n",
             f"  name: {_scalar(name)}\n  kind: Root\n  metadata:\n",
             "    - kind: AddPushSource\n      sourceName: default\n",
             f"      read:\n        kind: {READ_KINDS[input_format]}\n",
-            "        header: true\n" if input_format == "csv" else "",
+            *(
+                f"        {key}: {value if key in BOOLEAN_OPTIONS else _scalar(value)}\n"
+                for key, value in options.items()
+            ),
             "        schema:\n",
             *(f"          - {_scalar(definition)}\n" for definition in schema_to_ddl(columns)),
             _OTHER_MERGES,
@@ -64,7 +72,7 @@ def draft(name: str, input_format: str, columns: pa.Schema) -> Draft:
             *(f"      {key}: {_scalar(value)}\n" for key, value in vocabulary.items()),
         )
     )
-    return Draft(text=text, remarks=tuple(_remarks(event_time, vocabulary)), event_time=event_time or "")
+    return Draft(text=text, remarks=tuple(_remarks(event_time, renamed)), event_time=event_time or "")
 
 
 def _event_time(columns: pa.Schema) -> str | None:
@@ -81,17 +89,20 @@ def _as_event_time(column: pa.Field) -> pa.Field:
     return column.with_type(pa.timestamp("ms", "UTC")) if kind.is_timestamp(column.type) else column
 
 
-def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str]]:
-    """Iterate over the fields of SetVocab: the event time, and other names for system columns that the data has."""
-    names = {name.lower() for name in columns.names}
+def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str, str]]:
+    """Iterate over fields of SetVocab: the event time, and other names for system columns whose names the data has.
+
+    Each has its name here, and that of the data's column, empty for the event time.
+    """
+    names = {name.lower(): name for name in columns.names}
     for field in fields(DatasetVocabulary):
         key = field.name.split("_")[0] + "".join(word.title() for word in field.name.split("_")[1:])
         usual = str(field.default)
         if field.name == "event_time_column" and event_time is not None:
             if event_time != usual:
-                yield key, event_time
+                yield key, event_time, ""
         elif usual in names:
-            yield key, next(name for name in _others(usual) if name not in names)
+            yield key, next(name for name in _others(usual) if name not in names), names[usual]
 
 
 def _others(name: str) -> Iterator[str]:
@@ -101,14 +112,14 @@ def _others(name: str) -> Iterator[str]:
         yield other
 
 
-def _remarks(event_time: str | None, vocabulary: Mapping[str, str]) -> Iterator[str]:
+def _remarks(event_time: str | None, renamed: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     if event_time is None:
         yield "no column has times: the event time of a record is the time at which it is pushed"
     else:
         yield f"column {event_time} is taken as the event time: change `eventTimeColumn` if it is another"
-    for key, name in vocabulary.items():
-        if key != "eventTimeColumn" or event_time is None:
-            yield f"a column has the name of a system column, which is now {name}"
+    for key, name, column in renamed:
+        if column:
+            yield f"column {column} of the data has the name of a system column, which is {name} here ({key})"
 
 
 def _scalar(text: str) -> str:

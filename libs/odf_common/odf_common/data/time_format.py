@@ -92,7 +92,7 @@ def epoch_digits(text: str | None) -> int | None:
     )
 
 
-def likely_epoch(number: int) -> str | None:
+def likely_epoch(number: float) -> str | None:
     """Return the epoch format in which a number is in the years 2000 to 2099; None if there is none."""
     first, last = _LIKELY_SECONDS
     likely = (name for name, digits in EPOCHS.items() if first <= number / 10**digits < last)

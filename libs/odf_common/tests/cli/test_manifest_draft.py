@@ -5,6 +5,7 @@ from odf_common.cli.manifest_draft import draft
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.metadata.events import AddPushSource, SetVocab
+from odf_common.metadata.steps import ReadStepCsv
 
 TIME = pa.timestamp("us", "UTC")
 
@@ -16,12 +17,14 @@ def events(text: str) -> dict[type, object]:
 
 def test_the_manifest_declares_the_columns() -> None:
     columns = pa.schema([("id", pa.int64()), ("a, b", pa.list_(pa.string())), ("when", TIME)])
-    made = draft("me/orders", "csv", columns)
+    made = draft("me/orders", "csv", columns, {"header": "true", "separator": "\t", "nullValue": "true"})
     (snapshot,) = snapshots_from_text(made.text.encode(), "draft.yaml")
     found = events(made.text)
     source = found[AddPushSource]
     assert isinstance(source, AddPushSource)
     assert str(snapshot.name) == "me/orders"
+    assert isinstance(source.read, ReadStepCsv)
+    assert (source.read.header, source.read.separator, source.read.null_value) == (True, "\t", "true")
     assert source.read.ddl_schema is not None
     assert ddl_to_schema(source.read.ddl_schema).names == ["id", "a, b", "when"]
     assert found[SetVocab] == SetVocab(event_time_column="when")
@@ -37,28 +40,29 @@ def test_the_manifest_declares_the_columns() -> None:
     ],
 )
 def test_the_event_time_is_a_column_with_times_of_a_usual_name(names: list[str], chosen: str | None) -> None:
-    made = draft("a", "ndjson", pa.schema([(name, TIME) for name in names]))
+    made = draft("a", "ndjson", pa.schema([(name, TIME) for name in names]), {})
     vocabulary = events(made.text).get(SetVocab)
     assert vocabulary == (None if chosen is None else SetVocab(event_time_column=chosen))
 
 
 def test_an_event_time_is_declared_in_milliseconds() -> None:
-    made = draft("a", "parquet", pa.schema([("at", TIME), ("seen", TIME)]))
+    made = draft("a", "parquet", pa.schema([("at", TIME), ("seen", TIME)]), {})
     assert "- at TIMESTAMP(3)\n" in made.text
     assert "- seen TIMESTAMP(6)\n" in made.text
 
 
 def test_without_times_records_have_the_time_of_their_push() -> None:
-    made = draft("a", "json", pa.schema([("id", pa.int64())]))
+    made = draft("a", "json", pa.schema([("id", pa.int64())]), {})
     assert SetVocab not in events(made.text)
     (remark,) = made.remarks
     assert "no column has times" in remark
 
 
 def test_system_columns_give_way_to_columns_of_their_names() -> None:
-    columns = pa.schema([(name, pa.string()) for name in ("op", "offset", "odf_offset", "event_time")])
-    made = draft("a", "csv", columns)
+    columns = pa.schema([(name, pa.string()) for name in ("OP", "offset", "odf_offset", "event_time")])
+    made = draft("a", "csv", columns, {})
     assert events(made.text)[SetVocab] == SetVocab(
         offset_column="odf_odf_offset", operation_type_column="odf_op", event_time_column="odf_event_time"
     )
+    assert "column OP of the data has the name of a system column, which is odf_op" in "".join(made.remarks)
     assert len(made.remarks) == 4

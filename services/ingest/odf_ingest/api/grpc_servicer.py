@@ -250,12 +250,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Sample(
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
-        """Return the columns of a staged file, and how far out of order its times are."""
-        table = sampled(staged_file(self._staging, request.staged), request.input_format)
+        """Return the columns of a staged file, how to read it, and how far out of order its times are."""
+        sample = sampled(staged_file(self._staging, request.staged), request.input_format)
         return ingest_pb2.SampleReply(
-            schema=table.schema.serialize().to_pybytes(),
-            records=len(table),
-            late={name: _counted(value) for name, value in out_of_order(table, request.runs).items()},
+            schema=sample.table.schema.serialize().to_pybytes(),
+            records=len(sample.table),
+            late={name: _counted(value) for name, value in out_of_order(sample.table, request.runs).items()},
+            options=sample.options,
+            remarks=sample.remarks,
         )
 
     def SetSource(

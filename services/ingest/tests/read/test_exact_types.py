@@ -102,7 +102,10 @@ def test_a_column_has_the_type_that_prints_all_of_its_values(texts: str, type_: 
         ("2.5 1", "'1' would become 1.0; if it holds numbers, declare it as DOUBLE"),
         ("1E5", "'1E5' would become 100000.0; if it holds numbers, declare it as DOUBLE"),
         ("123456789012345678901 1", None),
-        ("1 n/a 2 n/a", "'n/a' in 2 of 4 rows is no number; if it stands for null, give nullValue=n/a"),
+        (
+            "1 n/a 2 n/a",
+            "'n/a' in 2 of 4 rows is no number; if it stands for null, `--read-option nullValue=n/a` makes the others numbers",
+        ),
         ("1.10 1.9 -", None),  # text also without it
         ("1 n/a -", None),
         ("1 2", None),

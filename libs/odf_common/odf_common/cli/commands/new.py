@@ -1,6 +1,7 @@
 """`odf new NAME --from FILE|topic:NAME`: the manifest of a root dataset, from a sample of its data."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,10 +12,11 @@ from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.output import echo, remark
+from odf_common.cli.user_input import read_options, with_read_options
 from odf_common.embedded.node_file import Node
-from odf_common.errors import AlreadyExists, InvalidInput, NotFound
+from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError, Refused
 from odf_common.identity.dataset_refs import parse_alias
-from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleRequest
+from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleReply, SampleRequest
 
 TOPIC: Final = "topic:"
 SAMPLED_MESSAGES: Final = 10_000  # of a topic that are looked at
@@ -41,20 +43,26 @@ SUFFIX_FORMATS: Final = {
     default="",
     help="Format of the file. Default: from its extension. One of csv, json, ndjson, parquet, geojson, …",
 )
+@read_options
 @click.option(
     "-o", "--out", metavar="FILE", help="Write the manifest to a new file instead of standard output."
 )
-def command(*, name: str, sample: str, input_format: str, out: str | None) -> None:
+def command(
+    *, name: str, sample: str, input_format: str, options: Sequence[tuple[str, str]], out: str | None
+) -> None:
     """Write the manifest of a root dataset NAME from a sample of its data. Nothing is added to the node.
 
-    Columns and types are inferred from the whole file, or from the first 10,000 messages of the topic. If their times
-    are out of order, a watermarkDelay is proposed. Check and edit the manifest, then create the dataset with `odf add`.
+    Columns and types are inferred from the whole file, or from the first 10,000 messages of the topic; so are the
+    separator, quote and escape of a Csv file, and the unit of times since 1970. A Csv column is a number only if each
+    value is printed as it was written. If times are out of order, a watermarkDelay is proposed. Check and edit the
+    manifest, then create the dataset with `odf add`.
 
     \b
     Example:
       odf new orders --from orders.csv -o orders.yaml
       odf add orders.yaml
       odf ingest orders orders.csv
+      odf new orders --from orders.csv --read-option nullValue=n/a
       odf new clicks --from topic:shop.clicks
     """
     import pyarrow as pa
@@ -67,24 +75,59 @@ def command(*, name: str, sample: str, input_format: str, out: str | None) -> No
         raise click.BadParameter(
             f"expected one of {', '.join(READ_KINDS)}, got {form!r}", param_hint="--input-format"
         )
-    node = clients.this_node()
-    keep_private(node.home)
-    with Staging(node.home).holding() as staged, clients.ingest(node) as ingest:
-        runs, content = _content(node, sample)
-        for _ in staged.write(content):
-            pass
-        request = SampleRequest(staged=staged.name, input_format=form, runs=runs)
-        reply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
-    manifest = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)))
+    reply = _reply(sample, form, options)
+    manifest = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)), reply.options)
     if out is None:
         echo(manifest.text, is_line=False)
     else:
         _write(Path(out), manifest.text)
         remark(f"wrote {out}: {reply.records} records have these columns; `odf add {out}` creates {name}")
-    for note in manifest.remarks:
+    for note in (*reply.remarks, *manifest.remarks):
         remark(note)
+    if sample.startswith(TOPIC):
+        topic = sample.removeprefix(TOPIC)
+        remark(
+            f"{name} has its own topic: `odf source set {name} topics={topic}` after `odf add` reads {topic}"
+        )
     if manifest.event_time in reply.late:
         remark(_lateness(name, manifest.event_time, reply.late[manifest.event_time]))
+
+
+def _reply(sample: str, form: str, options: Sequence[tuple[str, str]]) -> SampleReply:
+    """Return what the node finds in the sample; raises `SampleRefused`."""
+    node = clients.this_node()
+    keep_private(node.home)
+    with Staging(node.home).holding() as staged:
+        runs, content = _content(node, sample)
+        for _ in staged.write(content):
+            pass
+        described = with_read_options(form, options)
+        request = SampleRequest(staged=staged.name, input_format=described, runs=runs)
+        try:
+            with clients.ingest(node) as ingest:
+                reply: SampleReply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
+        except (InvalidInput, Refused) as error:
+            raise SampleRefused(text=f"{sample}: {error}", form=form, error=error) from error
+    return reply
+
+
+@dataclass(eq=False, kw_only=True)
+class SampleRefused(Refused):
+    """No manifest can be written from a sample; `text` names it."""
+
+    form: str
+    error: OdfError
+
+    def advice(self) -> str:
+        """Return what to try."""
+        if self.error.advice():
+            return self.error.advice()
+        if self.form == "csv":
+            return (
+                "correct the sample; or if its separator, quote, escape or encoding was not found, give it: "
+                "--read-option 'separator=;', --read-option encoding=latin-1"
+            )
+        return f"correct the sample; or if it is not {self.form}, give its format: --input-format"
 
 
 def _lateness(name: str, column: str, late: LateRecords) -> str:

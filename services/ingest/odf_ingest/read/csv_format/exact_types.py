@@ -37,8 +37,11 @@ def exact_type(texts: pa.ChunkedArray, likely: pa.DataType) -> pa.DataType:
     return likely if kind.is_date(likely) else pa.string()
 
 
-def why_text(texts: pa.ChunkedArray) -> str | None:
-    """Return why a column of numbers has to be text; None if it has none, or no number."""
+def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | None:
+    """Return why a column of numbers has to be text; None if it has none, or no number.
+
+    `has_null_value`: a text already stands for null, so that no other can.
+    """
     is_number = pc.match_substring_regex(texts, ANY_NUMBER)
     numbers, others = texts.filter(is_number), texts.filter(pc.invert(is_number)).value_counts()
     if not len(numbers) or len(others) > 1:
@@ -48,7 +51,10 @@ def why_text(texts: pa.ChunkedArray) -> str | None:
     if len(others) == 0 or changed is not None:
         return changed if len(others) == 0 else None
     value, count = others[0].as_py().values()
-    return f"{value!r} in {count} of {len(texts)} rows is no number; if it stands for null, give nullValue={value}"
+    why = f"{value!r} in {count} of {len(texts)} rows is no number"
+    if has_null_value or texts.null_count:  # empty values would be text then
+        return f"{why}, and another text stands for null"
+    return f"{why}; if it stands for null, `--read-option nullValue={value}` makes the others numbers"
 
 
 def _changed(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
