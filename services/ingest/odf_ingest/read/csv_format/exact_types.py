@@ -1,7 +1,8 @@
 """The type of a Csv column without a declared one: values that print as the text they were read from, or text.
 
-A postcode such as `00501` would lose its zeros as a number, and no later step could restore them. A time may be printed
-in another notation, since it is the same time; a time with only an hour, or a date among them, is text.
+A postcode such as `00501` would lose its zeros as a number, and no later step could restore them. Whole numbers among
+fractions, `1` beside `2.5`, are numbers: files of measurements are written so. A time may be printed in another
+notation, since it is the same time; a time with only an hour, or a date among them, is text.
 """
 
 import math
@@ -60,7 +61,7 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
 def _changed(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
     """Return the first text that a number would print in another way."""
     name, number = ("BIGINT", int) if kind.is_integer(likely) else ("DOUBLE", float)
-    text = next(text for text in numbers.to_pylist() if str(number(text)) != text)
+    text = next(text for text in numbers.to_pylist() if f"{number(text)}" not in (text, f"{text}.0"))
     return f"{text!r} would become {number(text)}; if it holds numbers, declare it as {name}"
 
 
@@ -79,8 +80,8 @@ def _of_fractions(texts: pa.ChunkedArray) -> pa.DataType:
 
 
 def _is_printed(text: str) -> bool:
-    """Return whether a finite DOUBLE is printed as this text."""
-    return math.isfinite(float(text)) and repr(float(text)) == text
+    """Return whether a finite DOUBLE is printed as this text, or, for a whole number, as this text and `.0`."""
+    return math.isfinite(float(text)) and repr(float(text)) in (text, f"{text}.0") and text != "-0"
 
 
 def _all(texts: pa.ChunkedArray, pattern: str) -> bool:
