@@ -215,6 +215,10 @@ def test_odd_bodies_get_a_response(node: Node, path: str, body: str, status: int
     assert node.ask("POST", path, body, Content_Type="application/json")[0] == status
 
 
+def test_a_compressed_body_is_refused(node: Node) -> None:
+    assert node.ask("POST", "/platform/token/device", "x", Content_Encoding="gzip")[0] == 415
+
+
 def test_a_device_is_logged_in_once_its_user_has_logged_in(node: Node) -> None:
     status, _, text = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")
     begun = json.loads(text)

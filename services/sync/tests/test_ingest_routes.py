@@ -4,6 +4,7 @@ import gzip
 import http.client
 import socket
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -194,9 +195,76 @@ def test_a_body_that_turns_out_too_large_is_refused_and_leaves_nothing(
     assert here.staged() == []
 
 
-def test_a_compressed_body_is_decompressed(here: Here) -> None:
-    assert here.post(gzip.compress(b"id\n1\n"), Content_Encoding="gzip")[0] == 200
-    assert here.ingest.batches == [b"id\n1\n"]
+def test_a_push_with_rejected_rows_is_answered_with_their_number_and_where_they_are(here: Here) -> None:
+    here.ingest.outcome |= {
+        "rejected": 2,
+        "rejected_reason": "line 3: column id: 'x' is not a value of BIGINT",
+    }
+    status, answer, headers = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, answer["records"], answer["rejected"]) == (200, 1, 2)
+    assert answer["rejectedReason"].startswith("line 3: ")
+    assert answer["url"] == headers["Location"]
+    assert "odf rejected list orders" in answer["advice"]
+
+
+ROWS = b"id,amount\n" + b"".join(b"%d,%d\n" % (row, row * row) for row in range(200))
+WHOLE = {
+    "gzip": gzip.compress(ROWS, mtime=0),
+    "x-gzip": gzip.compress(ROWS[:50], mtime=0) + gzip.compress(ROWS[50:], mtime=0),
+    "deflate": zlib.compress(ROWS),
+    "Deflate": zlib.compress(ROWS, wbits=-15),  # without the zlib header, as some clients send it
+}
+
+
+@pytest.mark.parametrize("encoding", WHOLE)
+def test_a_compressed_body_is_decompressed_only_if_it_has_its_end(here: Here, encoding: str) -> None:
+    whole = WHOLE[encoding]
+    ends_of_members = [len(gzip.compress(ROWS[:50], mtime=0))] if encoding == "x-gzip" else []
+    for cut in {0, 1, 2, 10, 11, len(whole) // 2, *range(len(whole) - 12, len(whole)), *ends_of_members}:
+        status, answer = here.post(whole[:cut], Content_Encoding=encoding)
+        if cut in ends_of_members:
+            assert (status, here.ingest.batches.pop()) == (200, ROWS[:50])
+        else:
+            assert (status, answer["code"]) == (400, "BodyCutOff"), cut
+            assert "nothing was accepted" in answer["message"]
+    assert here.ingest.batches == []
+    assert here.post(whole, Content_Encoding=encoding)[0] == 200
+    assert here.post(iter([whole[:9], whole[9:]]), Content_Encoding=encoding)[0] == 200
+    assert here.ingest.batches == [ROWS, ROWS]
+    assert here.staged() == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "place"),
+    # A raw stream has no checksum.
+    [
+        *((name, place) for name in ("gzip", "x-gzip", "deflate") for place in (0, 30, -1)),
+        *((name, None) for name in WHOLE),
+    ],
+)
+def test_a_compressed_body_with_a_wrong_byte_or_more_after_its_end_is_refused(
+    here: Here, encoding: str, place: int | None
+) -> None:
+    body = bytearray(WHOLE[encoding])
+    if place is None:
+        body += b"more"
+    else:
+        body[place] ^= 0x55
+    status, answer = here.post(bytes(body), Content_Encoding=encoding)
+    assert (status, answer["code"]) == (400, "BodyCutOff")
+    assert here.ingest.batches == []
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "utf-8"])
+def test_a_content_encoding_that_is_not_read_is_refused_with_those_that_are(
+    here: Here, encoding: str
+) -> None:
+    status, answer = here.post(b"x", Content_Encoding=encoding)
+    assert (status, answer["code"]) == (415, "UnsupportedEncoding")
+    assert encoding in answer["message"]
+    assert "gzip" in answer["advice"]
+    assert here.ingest.batches == []
+    assert here.post(b"x", Content_Encoding="identity")[0] == 200
 
 
 @pytest.mark.parametrize(

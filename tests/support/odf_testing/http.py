@@ -12,7 +12,7 @@ from aiohttp import web
 def running(app: web.Application) -> Iterator[str]:
     """Serve an application on a free port of loopback; yield its URL."""
     loop = asyncio.new_event_loop()
-    runner = web.AppRunner(app, access_log=None, lingering_time=0.5)
+    runner = web.AppRunner(app, access_log=None, lingering_time=0.5, auto_decompress=False)
 
     async def start() -> int:
         await runner.setup()

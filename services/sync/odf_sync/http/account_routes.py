@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import parse_alias
@@ -323,6 +323,8 @@ def _credentials(text: str) -> tuple[str, str] | None:
 
 
 async def _body(request: web.Request) -> str:
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
+        raise web.HTTPUnsupportedMediaType(text=f"{hdrs.CONTENT_ENCODING} is not supported")
     content = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 import structlog
-from aiohttp import ClientError, web
+from aiohttp import ClientError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from odf_common.adapters.local.staging import StagedFile, Staging
@@ -25,6 +25,7 @@ from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
+from odf_sync.http.content_encoding import BodyCutOff, BodyDecoder, UnsupportedEncoding, body_decoder
 from odf_sync.http.endpoints import (
     Endpoint,
     Handler,
@@ -40,7 +41,6 @@ log = structlog.stdlib.get_logger(__name__)
 T = TypeVar("T")
 P = ParamSpec("P")
 
-CHUNK_BYTES: Final = 1024 * 1024
 PUSH_RETRY_AFTER_SECONDS: Final = 1
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 2.0  # of one call of ingest; a service that stops waits for it
@@ -52,7 +52,8 @@ QUERY_OF_PUSH: Final = {
     "sourceName": "name of the push source",
     "wait": (
         "no: answer 202 with the receipt once the push is accepted; commit: answer 200 with the receipt once it "
-        "is committed; absent: once it is committed, 200 without a body. 202 with the receipt if that takes too long"
+        "is committed; absent: once it is committed, 200, with the receipt only if rows were rejected. 202 with the "
+        "receipt if that takes too long"
     ),
 }
 COMMITTED: Final = ("committed", "unchanged")
@@ -127,11 +128,12 @@ class IngestRoutes:
         entry = dataset_of(request)
         wait = _wait_of(request)
         push = _pushed(request, entry)
+        decoder = body_decoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
         with self._counted(request), self._staging.holding() as staged:
             await _go_on(request)
-            await self._receive(request, staged)
+            await self._receive(request, staged, decoder)
             push.staged = staged.name
             if not await is_still_allowed(request):
                 raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
@@ -144,7 +146,8 @@ class IngestRoutes:
                 )
         url = f"{self._url(request)}/{receipt.id}"
         is_committed = wait is not Wait.NO and receipt.state in COMMITTED
-        if is_committed and wait is None:  # clients of other implementations expect no body
+        # Clients of other implementations expect no body; but a loss of rows is not left to the receipt.
+        if is_committed and wait is None and not receipt.rejected:
             return web.Response(headers={"Location": url})
         return web.json_response(
             _plain(receipt, entry, url), status=200 if is_committed else 202, headers={"Location": url}
@@ -183,8 +186,8 @@ class IngestRoutes:
                 await asyncio.sleep(PUSH_RETRY_AFTER_SECONDS)
         return receipt
 
-    async def _receive(self, request: web.Request, staged: StagedFile) -> None:
-        """Write the body to a staged file; raises `PushRefused` if it is too large or too slow."""
+    async def _receive(self, request: web.Request, staged: StagedFile, decoder: BodyDecoder) -> None:
+        """Write the decoded body to a staged file; raises `PushRefused` and `InvalidInput` if that is not complete."""
         size, pace = 0, pace_of_body()
         while True:
             try:
@@ -194,12 +197,18 @@ class IngestRoutes:
                 text = f"{pace.too_slow()}; nothing was accepted"
                 raise PushRefused(status=408, error="BodyTimeout", text=text) from error
             if not chunk:
+                decoder.finish()
                 return
-            size += len(chunk)
             pace.note(len(chunk))
+            size = await self._run(self._write, staged, decoder.decode(chunk), size)
+
+    def _write(self, staged: StagedFile, pieces: Iterator[bytes], before: int) -> int:
+        """Append to a staged file of `before` bytes; return its size. Raises `PushRefused` if it is too large."""
+        size = before
+        for written in staged.write(pieces):
+            size = before + written
             self._require_size(size)
-            for part in range(0, len(chunk), CHUNK_BYTES):
-                await self._run(_written, staged, chunk[part : part + CHUNK_BYTES])
+        return size
 
     def _require_size(self, size: int) -> None:
         most = self._max_bytes
@@ -234,17 +243,18 @@ def _in_json(handler: Handler) -> Handler:
         except PushRefused as error:
             return _error(error)
         except InvalidInput as error:
-            return _error(PushRefused(status=400, error=error.code, text=str(error), hint=error.advice()))
+            status = 415 if isinstance(error, UnsupportedEncoding) else 400
+            return _error(PushRefused(status=status, error=error.code, text=str(error), hint=error.advice()))
         except OdfError as error:
             log.warning("push failed", path=request.path, code=error.code, why=with_advice(error))
             status, text = fault_of_node(error)
             status = 507 if isinstance(error, StorageUnavailable) else status
             return _error(PushRefused(status=status, error=error.code, text=text))
         except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
-            text = (
-                f"the body was cut off, or is not encoded as its headers say; nothing was accepted ({error})"
+            cut_off = BodyCutOff(text=f"the body ends before its own end; nothing was accepted ({error})")
+            return _error(
+                PushRefused(status=400, error=cut_off.code, text=str(cut_off), hint=cut_off.advice())
             )
-            return _error(PushRefused(status=400, error="BodyCutOff", text=text))
 
     return answer
 
@@ -267,11 +277,6 @@ async def _go_on(request: web.Request) -> None:
     """Ask a client that expects it for the body."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-def _written(staged: StagedFile, chunk: bytes) -> None:
-    for _ in staged.write((chunk,)):
-        pass
 
 
 def _wait_of(request: web.Request) -> Wait | None:
@@ -322,6 +327,7 @@ def _plain(receipt: pb.PushReceipt, entry: CatalogEntry, url: str) -> dict[str, 
         "records": receipt.records if receipt.HasField("records") else None,
         "rejected": receipt.rejected,
         "rejectedReason": receipt.rejected_reason or None,
+        "advice": f"`odf rejected list {entry.alias}` lists the rejected rows" if receipt.rejected else None,
         "head": receipt.head or None,
         "error": {key: value for key, value in error.items() if value} if receipt.code else None,
     }

@@ -102,7 +102,12 @@ async def _serve(
     count_malformed_requests()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(HTTP_THREADS, "http"))
     host, _, port = address.rpartition(":")
-    runner = web.AppRunner(app, access_log=None, lingering_time=UNREAD_BODY_SECONDS)
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        lingering_time=UNREAD_BODY_SECONDS,
+        auto_decompress=False,  # see `content_encoding.py`
+    )
     await runner.setup()
     assert runner.server is not None
     try:
