@@ -182,6 +182,37 @@ def test_a_topic_is_read_from_a_time(story: Story, shop: Shop, orders: str) -> N
     assert counts(story, orders) == once(range(5, 9))
 
 
+def test_a_topic_ends_where_its_first_open_transaction_begins(story: Story, shop: Shop, orders: str) -> None:
+    topic, latest = shop.make("transactions"), f"foreign.{next(NUMBERS)}"
+    story.add(root(latest, COLUMNS, event_time="at"))
+    producer = Producer({**shop.clients, "transactional.id": topic})
+
+    def begin(*numbers: int) -> None:
+        producer.begin_transaction()
+        for number in numbers:
+            producer.produce(topic, json.dumps({"n": number, "at": "2026-01-01T00:00:00Z"}))
+        producer.flush(30)
+
+    producer.init_transactions(30)
+    begin(1, 2, 3)
+    producer.commit_transaction(30)
+    begin(4)
+    story.node.run(f"source set {orders} topics={topic} --output json")
+    story.pull(orders)
+    assert counts(story, orders) == once(range(1, 4))
+    assert shown(story, orders) == {topic: ("reading", 0)}
+    producer.abort_transaction(30)
+    begin(5)
+    story.node.run(f"source set {latest} topics={topic} topicStart=latest --output json")
+    story.pull(f"{orders} {latest}")
+    producer.commit_transaction(30)
+    story.pull(f"{orders} {latest}")
+    assert counts(story, orders) == once(range(1, 4), range(5, 6))
+    assert counts(story, latest) == once(range(5, 6))
+    assert shown(story, orders) == shown(story, latest) == {topic: ("reading", 0)}
+    story.node.run(f"source set {latest} topics=none --output json")
+
+
 def test_every_compression_is_read(story: Story, shop: Shop, orders: str) -> None:
     for number, compression in enumerate(COMPRESSIONS):
         topic = shop.make(compression)

@@ -14,6 +14,7 @@ from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.control import drain as module
 from odf_ingest.control.drain import Drains, Progress
 from odf_ingest.errors import SourceGone, SourceStopped
+from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 from odf_ingest.push.source_topics import Key, SourceTopic
 
 KEY = Key(a_dataset(), "default", "")
@@ -80,8 +81,10 @@ def reader(
     ends: Mapping[int, int] = MappingProxyType({0: 5, 1: 0}), *, is_idle: bool = True, is_stale: bool = False
 ) -> SimpleNamespace:
     """Return a source that has read partition 0 to its end and committed everything."""
+    offsets = PartitionOffsets({})
+    offsets.ends = dict(ends)
     return SimpleNamespace(
-        offsets=SimpleNamespace(ends=ends),
+        offsets=offsets,
         in_flight=SimpleNamespace(is_stale=is_stale),
         is_idle=is_idle,
         is_hurried=None,

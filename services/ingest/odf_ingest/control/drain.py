@@ -131,7 +131,7 @@ class Drains:
         Transaction markers occupy offsets too, so the last message may be before the end.
         """
         source = self._reader.sources.get(key)
-        if source is None or source.offsets.ends.get(number, -1) < end:
+        if source is None or not source.offsets.has_reached(number, end):
             return False
         # In this order: a failed source becomes stale before it counts as idle.
         return source.is_idle and not source.in_flight.is_stale

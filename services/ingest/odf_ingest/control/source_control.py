@@ -359,6 +359,8 @@ def _view(
         since=since,
         why=why,
         next={} if position is None else dict(position.next),
-        waiting=None if topic is None else messages_after(position, topic),
+        waiting=None
+        if topic is None
+        else messages_after(position, topic, None if record is None else record.source),
         settings=settings,
     )

@@ -193,7 +193,7 @@ class PushReader:
         for partition, offset in result.ends.items():
             source = client.sources.get(partition)
             if source is not None:
-                source.offsets.ends[partition[1]] = offset
+                source.offsets.reached_end(partition[1], offset)
                 self._owned.readable(source.key)
                 if source.is_idle:
                     self._owned.committed(source.key)

@@ -52,9 +52,14 @@ def test_a_partition_is_quiet_since_its_last_message(clock: SimpleNamespace) -> 
     assert offsets.quiet == {0: 5, 1: 3}
 
 
-def test_only_a_partition_that_is_read_to_its_known_end_is_read() -> None:
+def test_only_a_partition_that_is_read_to_its_end_is_read() -> None:
     offsets = PartitionOffsets({0: 3, 1: 3, 2: 3})
-    offsets.ends = {0: 3, 1: 4}
+    offsets.high = {0: 4, 1: 4, 2: 4}
+    offsets.reached_end(0, 3)
+    offsets.reached_end(1, 4)  # with a marker of a transaction
+    assert offsets.unread == {2}
+    assert offsets.lag({0: 3, 1: 3, 2: 3}) == 1
+    offsets.read(1, 4)
     assert offsets.unread == {1, 2}
 
 

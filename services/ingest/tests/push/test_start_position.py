@@ -152,3 +152,14 @@ def test_messages_after_a_position_are_counted_over_all_partitions(
 ) -> None:
     known = None if read is None else TopicPosition(topic_id="one", next=read)
     assert messages_after(known, now) == count
+
+
+def test_what_is_left_of_a_topic_that_was_read_to_its_end_is_no_message() -> None:
+    described = topic({0: 0, 1: 0}, {0: 4, 1: 9})
+    reader = opened(state_at({0: 3, 1: 5}), described)
+    committed = TopicPosition(topic_id="one", next={0: 3, 1: 5})
+    assert messages_after(committed, of_source(described), reader) == 5
+    reader.offsets.reached_end(0, 4)
+    assert messages_after(committed, of_source(described), reader) == 4
+    reader.in_flight.begun = 1
+    assert messages_after(committed, of_source(described), reader) == 5

@@ -6,7 +6,14 @@ from concurrent.futures import Future
 from functools import cache
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -156,7 +163,7 @@ class KafkaTopics:
         return len(self._topic(name).partitions)
 
     def watermarks(self, name: str, partition: int) -> tuple[int, int]:
-        """Return the offsets of the first message and of the next one to be written; raises `NotFound`."""
+        """Return the offsets of the first message and of the end, see `ends`; raises `NotFound`."""
         if partition not in {info.id for info in self._topic(name).partitions}:
             raise NotFound(what=f"partition {partition} of topic {name}")
         low = self._offsets(name, (partition,), OffsetSpec.earliest())
@@ -164,7 +171,10 @@ class KafkaTopics:
         return low[partition], high[partition]
 
     def ends(self, name: str) -> Mapping[int, int]:
-        """Return for each partition the offset of the next message to be written; raises `NotFound`."""
+        """Return for each partition where the next message to be read will be, or is part of an open transaction.
+
+        Raises `NotFound`.
+        """
         return self._offsets(name, range(self.partitions(name)), OffsetSpec.latest())
 
     def delete_topic(self, name: str) -> None:
@@ -208,17 +218,26 @@ class KafkaTopics:
         specs = {TopicPartition(*partition): spec for partition in places}
         answers: dict[str, _Answers] = {}
         if specs:
-            for place, answer in self._admin.list_offsets(
-                specs, request_timeout=ADMIN_TIMEOUT_SECONDS
-            ).items():
+            for place, answer in self._list_offsets(specs).items():
                 answers.setdefault(place.topic, {})[place.partition] = answer
+        return answers
+
+    def _list_offsets(
+        self, specs: dict[TopicPartition, OffsetSpec]
+    ) -> "dict[TopicPartition, Future[ListOffsetsResultInfo]]":
+        """Request offsets as consumers see them: a partition ends where its first open transaction begins."""
+        answers: dict[TopicPartition, Future[ListOffsetsResultInfo]] = self._admin.list_offsets(
+            specs,
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=ADMIN_TIMEOUT_SECONDS,
+        )
         return answers
 
     def _offsets(self, name: str, partitions: Iterable[int], spec: OffsetSpec) -> Mapping[int, int]:
         specs = {TopicPartition(name, partition): spec for partition in partitions}
         deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         while True:
-            answers = self._admin.list_offsets(specs, request_timeout=ADMIN_TIMEOUT_SECONDS)
+            answers = self._list_offsets(specs)
             try:
                 return {place.partition: _outcome(answer, name).offset for place, answer in answers.items()}
             except _OutdatedError:

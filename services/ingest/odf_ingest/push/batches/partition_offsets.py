@@ -23,6 +23,15 @@ class PartitionOffsets:
         self._heard[partition] = time.monotonic()
         self.next[partition] = offset + 1
 
+    def reached_end(self, partition: int, offset: int) -> None:
+        """Note that there is no message between the last one and the end, but perhaps markers of transactions."""
+        self.ends[partition] = offset
+        self.high[partition] = self.next[partition]
+
+    def has_reached(self, partition: int, end: int) -> bool:
+        """Return whether a partition was read to this end or a later one."""
+        return self.ends.get(partition, -1) >= end
+
     def are_after(self, offsets: Mapping[int, int]) -> bool:
         """Return whether any partition has been read beyond `offsets`."""
         return any(next_ > offsets.get(number, 0) for number, next_ in self.next.items())
@@ -38,7 +47,9 @@ class PartitionOffsets:
     @property
     def unread(self) -> frozenset[int]:
         """Return the partitions that are not known to be read to their ends."""
-        return frozenset(number for number, offset in self.next.items() if self.ends.get(number) != offset)
+        return frozenset(
+            number for number, offset in self.next.items() if not self.has_reached(number, offset)
+        )
 
     @property
     def quiet(self) -> Mapping[int, float]:

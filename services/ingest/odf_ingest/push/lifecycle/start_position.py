@@ -81,14 +81,28 @@ def stop_at(topic: SourceTopic, why: TopicGone | TopicReplaced, *, dataset: str)
     )
 
 
-def messages_after(committed: TopicPosition | None, topic: SourceTopic) -> int | None:
-    """Return the number of messages of a topic after a position, or all of them without one; None if unknown."""
+def messages_after(
+    committed: TopicPosition | None, topic: SourceTopic, reader: PushSource | None = None
+) -> int | None:
+    """Return the number of messages of a topic after a position, or all of them without one; None if unknown.
+
+    Markers of transactions count as well, except in partitions that `reader` has read to the end.
+    """
     described = topic.described
     if isinstance(described, OdfError):
         return None
     next_ = {} if committed is None else committed.next
     starts = topic.starts(described)
-    return sum(max(high - next_.get(number, starts[number]), 0) for number, high in described.high.items())
+    left = {
+        number: max(high - next_.get(number, starts[number]), 0) for number, high in described.high.items()
+    }
+    if reader is not None and reader.is_idle:
+        left = {
+            number: count
+            for number, count in left.items()
+            if not reader.offsets.has_reached(number, described.high[number])
+        }
+    return sum(left.values())
 
 
 def has_moved(source: PushSource, state: ChainState, topic: SourceTopic) -> bool:
