@@ -88,7 +88,8 @@ def file_of(name: str, numbers: Sequence[int]) -> bytes:
     rows: list[Row]
     if source.merge == "Snapshot":
         number = numbers[0]
-        rows = [(APPEND, key, (number + key) // 3) for key in range(number % (KEYS + 1))]
+        # Never an empty state: that needs the source's permission.
+        rows = [(APPEND, key, (number + key) // 3) for key in range(number % KEYS + 1)]
     else:
         rows = [_row(name, number) for number in numbers]
     return b"\n".join(_line(source, row) for row in rows)

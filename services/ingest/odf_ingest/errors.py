@@ -157,8 +157,9 @@ class SnapshotRetractsTooMuch(Refused):
 
     def advice(self) -> str:
         return (
-            "if the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1`, then "
-            "continue with `odf source resume DATASET` or ingest the file again; nothing was retracted"
+            "if the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1` (or allow "
+            "empty ones with emptySnapshot=retract), then continue with `odf source resume DATASET` or ingest the "
+            "file again; nothing was retracted"
         )
 
 

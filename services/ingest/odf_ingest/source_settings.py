@@ -114,7 +114,8 @@ class BadRecords(StrEnum):
 class EmptySnapshot(StrEnum):
     """What a snapshot without records means."""
 
-    RETRACT = "retract"  # the source is empty: retract every row
+    AUTO = "auto"  # retracts every row, so the limit of retractions applies
+    RETRACT = "retract"  # the source is empty, even without a byte: retract every row
     REFUSE = "refuse"  # treat it as an error of the producer
 
 
@@ -125,11 +126,11 @@ class SourceSettings:
     bad_records: BadRecords = BadRecords.AUTO
     max_rejected_share: float = 1.0
     """The source stops at a batch of which more than this share (0–1) is rejected."""
-    empty_snapshot: EmptySnapshot = EmptySnapshot.RETRACT
+    empty_snapshot: EmptySnapshot = EmptySnapshot.AUTO
     max_retracted_share: float = 0.5
     """A snapshot that retracts more than this share (0–1) of the current rows is refused."""
-    retraction_guard_rows: int = 100
-    """Datasets of up to this many rows have no such limit."""
+    retraction_guard_rows: int = 10
+    """A snapshot with records may retract up to this many rows, whatever their share."""
     watermark_delay: Duration = NO_DELAY
     """The watermark stays this far behind the greatest event time; records out of order by less are not late."""
     max_future: Duration = ONE_DAY

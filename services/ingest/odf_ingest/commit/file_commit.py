@@ -22,7 +22,7 @@ from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, rejects_rows, require_share
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
-from odf_ingest.prepare.bad_rows import RejectedRows
+from odf_ingest.prepare.bad_rows import RejectedRows, with_places
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
@@ -97,7 +97,8 @@ class FileCommit:
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error: rows that cannot be merged refuse the file."""
-        raise error
+        assert self._read is not None
+        raise with_places(error, self._read[0].source, self._batch.file.read_bytes) from error
 
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords

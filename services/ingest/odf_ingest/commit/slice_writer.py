@@ -33,8 +33,12 @@ from odf_ingest.history.kept_index import SliceRecords
 from odf_ingest.merge import History, MergeResult, key_columns, merge
 from odf_ingest.prepare.event_time import fill_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.source_settings import SourceSettings, load_settings
+from odf_ingest.source_settings import EmptySnapshot, SourceSettings, load_settings
 
+BLANK: Final = (
+    "the batch has no bytes, and a snapshot says that it is empty: [] in Json, or a header line alone in Csv; "
+    "with `odf source set DATASET emptySnapshot=retract` no bytes are an empty snapshot as well"
+)
 DEFAULT_SETTINGS: Final = SourceSettings()
 
 
@@ -103,6 +107,8 @@ class Drafter:
         if state.schema is not None:
             records = align_columns(records, schema_of_event(state.schema), vocab)
         merged = merge(prepared.source.merge, records, history, vocab, settings)
+        if prepared.is_blank and len(merged.records) and settings.empty_snapshot is not EmptySnapshot.RETRACT:
+            raise InvalidInput(text=BLANK)
         return replace(
             merged,
             records=fill_event_time(merged.records, vocab.event_time_column, prepared.default_event_time),

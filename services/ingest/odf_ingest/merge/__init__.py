@@ -4,6 +4,7 @@ One module per strategy.
 """
 
 from odf_ingest.merge import append, changelog_stream, ledger, snapshot, upsert_stream
+from odf_ingest.merge.difference import MAX_PLACES, RepeatedKey
 from odf_ingest.merge.strategy import (
     DEFAULT,
     History,
@@ -16,8 +17,10 @@ from odf_ingest.merge.strategy import (
 
 __all__ = [
     "DEFAULT",
+    "MAX_PLACES",
     "History",
     "MergeResult",
+    "RepeatedKey",
     "append",
     "changelog_stream",
     "key_columns",

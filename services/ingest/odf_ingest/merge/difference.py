@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -17,7 +18,33 @@ from odf_ingest.history.keys import Keys, key_array, key_order
 from odf_ingest.merge.strategy import MergeResult, by_key
 
 PARALLEL_ROWS: Final = 1 << 16  # from which threads are worth it
+MAX_PLACES: Final = 5  # of the records with a repeated key that an error names
 Indices = npt.NDArray[np.int64]
+
+
+@dataclass(eq=False, kw_only=True)
+class RepeatedKey(InvalidInput):
+    """A snapshot has more than one record with the same key, so it is refused as a whole."""
+
+    key: str
+    """Columns and values."""
+    rows: tuple[int, ...]
+    """Indices of the records with the key."""
+    places: tuple[str, ...] = ()
+    """Where the first of these records are in the file; by default their numbers."""
+
+    def __post_init__(self) -> None:
+        places = self.places or tuple(f"record {row + 1}" for row in self.rows[:MAX_PLACES])
+        more = f" and {len(self.rows) - len(places)} more" if len(self.rows) > len(places) else ""
+        self.text = (
+            f"the snapshot has the key {self.key} in {len(self.rows)} records: {'; '.join(places)}{more}"
+        )
+
+    def advice(self) -> str:
+        return (
+            "correct the source, or reduce it to one record of each key with `preprocess`; or add the column that "
+            "tells them apart to `primaryKey`"
+        )
 
 
 def difference(  # noqa: PLR0913 - all by name
@@ -32,7 +59,7 @@ def difference(  # noqa: PLR0913 - all by name
 ) -> MergeResult:
     """Return the operations that turn `current` into `new`, by key, then operation.
 
-    Keys are unique in both; raises `InvalidInput` if those of `new` are not. `compared`: columns to compare; None: all
+    Keys are unique in both; raises `RepeatedKey` if those of `new` are not. `compared`: columns to compare; None: all
     except the key. A null new event time alone is not a change. Retractions repeat the old values. `sorting`: that of
     the new keys, if it has begun.
     """
@@ -77,15 +104,15 @@ SortKeys = Callable[[], _SortedKeys]
 
 
 def begin_sorting(new: pa.Table, key: Strings) -> SortKeys:
-    """Return a function that returns the keys sorted; raises `InvalidInput` if two are equal.
+    """Return a function that returns the keys sorted; raises `RepeatedKey` if two are equal.
 
     Those of a large table are sorted in a thread, while the state that it is compared with is read.
     """
     keys = key_array(new, key)
     if len(keys) < PARALLEL_ROWS:
-        return partial(_distinct, keys, key)
+        return partial(_distinct, new, keys, key)
     pool = ThreadPoolExecutor(1, thread_name_prefix="sort")
-    sorting = pool.submit(_distinct, keys, key)
+    sorting = pool.submit(_distinct, new, keys, key)
     pool.shutdown(wait=False)
     return sorting.result
 
@@ -127,12 +154,20 @@ def _sorted_packed(keys: Keys) -> _SortedKeys | None:
     return _SortedKeys(packed, rows)
 
 
-def _distinct(keys: Keys, names: Strings) -> _SortedKeys:
-    """Return the keys sorted; raises `InvalidInput` if two are equal."""
+def _distinct(new: pa.Table, keys: Keys, names: Strings) -> _SortedKeys:
+    """Return the keys sorted; raises `RepeatedKey` if two are equal, with the one that is first in the table."""
     order = _sorted(keys)
-    if bool(np.any(order.keys[1:] == order.keys[:-1])):
-        raise InvalidInput(text=f"a snapshot has more than one record with the same key ({', '.join(names)})")
-    return order
+    repeats = np.flatnonzero(order.keys[1:] == order.keys[:-1])
+    if len(repeats) == 0:
+        return order
+    rows = np.concatenate([order.rows[repeats], order.rows[repeats + 1]])
+    first = int(rows.min())
+    is_same = keys == keys[first]
+    values = new.select(names).slice(first, 1).to_pylist()[0]
+    raise RepeatedKey(
+        key=", ".join(f"{name} = {value}" for name, value in values.items()),
+        rows=tuple(np.flatnonzero(is_same).tolist()),
+    )
 
 
 def _matched(old_keys: Keys, new: _SortedKeys) -> _Match:

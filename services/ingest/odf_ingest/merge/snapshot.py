@@ -49,19 +49,23 @@ def _(
         event_time=vocab.event_time_column,
         retracts_missing=True,
     )
-    _check_share(merged, len(current), settings)
+    if len(new) or settings.empty_snapshot is not EmptySnapshot.RETRACT:
+        _check_share(merged, len(current), settings, is_empty=len(new) == 0)
     return merged
 
 
-def _check_share(merged: MergeResult, rows: int, settings: SourceSettings) -> None:
-    """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted."""
-    if rows <= settings.retraction_guard_rows or merged.ops is None:
-        return
+def _check_share(merged: MergeResult, rows: int, settings: SourceSettings, *, is_empty: bool) -> None:
+    """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted.
+
+    A few rows always may be, unless the snapshot has no record at all: a truncated file looks like that.
+    """
     retracted = int(pc.sum(pc.equal(merged.ops, int(Operation.RETRACT)), min_count=0).as_py())
+    if not is_empty and retracted <= settings.retraction_guard_rows:
+        return
     if retracted > settings.max_retracted_share * rows:
         raise SnapshotRetractsTooMuch(
             reason=SnapshotRetractsTooMuch.__name__,
-            text=f"the snapshot would retract {retracted} of {rows} rows; "
+            text=f"the snapshot{' has no records and' if is_empty else ''} would retract {retracted} of {rows} rows; "
             f"the source allows {settings.max_retracted_share:.0%} (`odf source set`, maxRetractedShare)",
             retracted=retracted,
             rows=rows,

@@ -24,7 +24,7 @@ from odf_ingest.merge import takes_whole_batches
 from odf_ingest.poll.fetch import FetchedFile, FetchedMessages
 from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
-from odf_ingest.prepare.bad_rows import RejectedRows
+from odf_ingest.prepare.bad_rows import RejectedRows, with_places
 from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
@@ -131,6 +131,8 @@ class PolledBatch:
         plan, prepared = self._read
         fetched = self._fetched
         is_one = isinstance(fetched, FetchedMessages) and plan.takes_whole_batches and not prepared.bad
+        if isinstance(fetched, FetchedFile):
+            raise with_places(error, plan.source, fetched.file.read_bytes) from error
         if not is_one or not self._rejects_bad():
             raise error
         assert isinstance(fetched, FetchedMessages)

@@ -4,6 +4,7 @@ Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
@@ -12,7 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.steps import ReadStep
+from odf_ingest.merge import MAX_PLACES, RepeatedKey
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.read import (
     FileRecords,
@@ -34,6 +37,17 @@ class BadRows(Protocol):
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table without the rows of `faults`, or raise `InvalidInput` with the place of the first."""
+
+
+def with_places(error: InvalidInput, source: AddPushSource, content: Callable[[], bytes]) -> InvalidInput:
+    """Return the error of a merge with the lines of its records in the batch, if they can be found."""
+    # The rows of a query's output have no place in the file.
+    if not isinstance(error, RepeatedKey) or source.preprocess is not None:
+        return error
+    records = split_file(source.read, content())
+    if records is None:
+        return error
+    return replace(error, places=tuple(records.places[row] for row in error.rows[:MAX_PLACES]))
 
 
 class RefusedRows:

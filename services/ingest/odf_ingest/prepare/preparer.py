@@ -67,6 +67,8 @@ class PreparedRecords:
     rows: Mapping[int, int] = field(default_factory=dict)
     is_state: bool = False
     """Whether the records are the source's whole state, so that no records mean an empty state."""
+    is_blank: bool = False
+    """Whether the batch has no byte but whitespace, so that it does not say that its state is empty."""
 
 
 class Preparer:
@@ -106,6 +108,8 @@ class Preparer:
             greatest=highest,
             rows=rows,
             is_state=takes_whole_batches(plan.source.merge) and not bad,
+            is_blank=records is None
+            and not any(value and value.strip() for part in batch.parts for value in part.values),
         )
 
     def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> PreparedRecords:
@@ -130,6 +134,7 @@ class Preparer:
             bad=() if rejected is None else rejected.bad,
             greatest={},
             is_state=takes_whole_batches(plan.source.merge),
+            is_blank=records is None and not batch.file.read_bytes().strip(),
         )
 
     def rows(self, plan: Plan, rows: TextRows, event_time: Timestamp) -> PreparedRecords:

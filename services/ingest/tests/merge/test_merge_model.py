@@ -33,6 +33,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind
+from odf_ingest.source_settings import SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -271,6 +272,8 @@ def check(
     bench = make_bench(known[0].strategy, read)
     for source in known[1:]:
         bench.propose(AddPushSource(source_name=source.name, read=read, merge=source.strategy))
+    for source in known:
+        save_settings(bench.blobs, bench.dataset, source.name, SourceSettings(max_retracted_share=1.0))
     model = Model()
     past: list[tuple[Multihash, tuple[tuple[int, Row], ...]]] = [(bench.state.head, ())]
     last = None

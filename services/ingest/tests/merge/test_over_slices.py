@@ -28,7 +28,7 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.history import run_file, run_store
 from odf_ingest.history.dataset_history import DatasetHistory
-from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -116,6 +116,8 @@ def test_a_snapshot_without_records_retracts_all_and_a_snapshot_after_it_begins_
     make_bench: Any,
 ) -> None:
     bench = make_bench(MergeStrategySnapshot(primary_key=("a",)), ReadStepNdJson())
+    settings = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
+    save_settings(bench.blobs, bench.dataset, "default", settings)
     assert push(bench, None) == 0, "nothing is known yet"
     assert push(bench, a_table(a=[1, 2])) == 2
     assert [push(bench, None) for _ in range(2)] == [2, 0]
@@ -178,6 +180,8 @@ def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
     monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
     benches = [make_bench(strategy(primary_key=("a", "b")), ReadStepNdJson()) for _ in range(4)]
     plain, kept, lossy, restarted = benches
+    for bench in benches:
+        save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
     monkeypatch.setattr(plain.queues, "_history", lambda _: history_in_memory(plain))
     source = random.Random(7)
     for number in range(20):

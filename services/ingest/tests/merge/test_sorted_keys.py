@@ -4,8 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from odf_common.errors import InvalidInput
-from odf_ingest.merge.difference import PARALLEL_ROWS, begin_sorting
+from odf_ingest.merge.difference import PARALLEL_ROWS, RepeatedKey, begin_sorting
 
 LOW, HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 SPREADS = {
@@ -42,5 +41,8 @@ def test_equal_keys_are_refused(count: int) -> None:
     keys = np.random.default_rng(7).permutation(count)
     assert begin_sorting(pa.table({"id": keys}), ("id",))().keys.tolist() == list(range(count))
     keys[count // 2] = keys[0]
-    with pytest.raises(InvalidInput, match="more than one record with the same key"):
+    keys[-1] = keys[count // 2 + 1]
+    with pytest.raises(
+        RepeatedKey, match=rf"the key id = {keys[0]} in 2 records: record 1; record {count // 2 + 1}$"
+    ):
         begin_sorting(pa.table({"id": keys}), ("id",))()

@@ -24,6 +24,7 @@ from odf_ingest.history.dataset_history import Fresh
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array
 from odf_ingest.merge import MergeResult, difference, merge
+from odf_ingest.merge.difference import RepeatedKey
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -84,6 +85,7 @@ def past_of(strategy: MergeStrategy, new: pa.Table) -> Past:
 
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
+EMPTY_IS_RIGHT = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
 SNAPSHOT = MergeStrategySnapshot(primary_key=("id",))
 CHANGELOG = MergeStrategyChangelogStream(primary_key=("id",))
 UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
@@ -172,8 +174,12 @@ def test_a_retracted_key_that_reappears_is_new() -> None:
 
 
 def test_a_snapshot_with_the_same_key_twice_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="same key"):
-        after(SNAPSHOT, table((1, "a", 0), (1, "b", 0)))
+    twice = table((2, "a", 0), (1, "a", 0), (1, "b", 0))
+    with pytest.raises(RepeatedKey, match="the key id = 1 in 2 records: record 2; record 3"):
+        after(SNAPSHOT, twice)
+    many = pa.concat_tables([twice] * 4)
+    with pytest.raises(RepeatedKey, match=r"the key v = a in 8 records: record 1; .*; record 7 and 3 more"):
+        after(MergeStrategySnapshot(primary_key=("v",)), many)
 
 
 def test_replaying_a_history_of_snapshots_gives_the_last_one() -> None:
@@ -181,7 +187,7 @@ def test_replaying_a_history_of_snapshots_gives_the_last_one() -> None:
     past = Past()
     for state in states:
         new = table(*((key, value, 0) for key, value in state.items()))
-        past.take(merge(SNAPSHOT, new, past, DatasetVocabulary()), ("id",))
+        past.take(merge(SNAPSHOT, new, past, DatasetVocabulary(), EMPTY_IS_RIGHT), ("id",))
         assert {row["id"]: row["v"] for row in past.rows.to_pylist()} == state
 
 
@@ -346,9 +352,20 @@ def test_an_upsert_looks_up_the_keys_of_its_batch_only() -> None:
 MANY = [(number, "a", 0) for number in range(101)]
 
 
-def test_an_empty_snapshot_retracts_every_row() -> None:
-    past = past_of(SNAPSHOT, table((1, "a", 0), (2, "b", 0)))
-    assert after(SNAPSHOT, table(), past) == [(1, 1, "a"), (1, 2, "b")]
+@pytest.mark.parametrize("allowed", [EMPTY_IS_RIGHT, SourceSettings(max_retracted_share=1.0)])
+@pytest.mark.parametrize("rows", [1, 101])
+def test_an_empty_snapshot_retracts_every_row_only_if_its_source_allows_that(
+    rows: int, allowed: SourceSettings
+) -> None:
+    past = past_of(SNAPSHOT, table(*MANY[:rows]))
+    with pytest.raises(
+        SnapshotRetractsTooMuch, match=f"has no records and would retract {rows} of {rows} rows"
+    ):
+        after(SNAPSHOT, table(), past)
+    merged = merge(SNAPSHOT, table(), past, DatasetVocabulary(), allowed)
+    assert merged.ops is not None
+    assert merged.ops.to_pylist() == [1] * rows
+    assert after(SNAPSHOT, table(), Past()) == []
 
 
 def test_an_empty_snapshot_is_refused_where_the_source_says_so() -> None:
@@ -375,5 +392,7 @@ def test_a_snapshot_may_retract_up_to_the_share_of_its_source() -> None:
     assert len(after(SNAPSHOT, corrected, past)) == 202, "corrections are not retractions"
     accepted = SourceSettings(max_retracted_share=1.0)
     assert len(merge(SNAPSHOT, table(), past, DatasetVocabulary(), accepted).records) == 101
-    small = past_of(SNAPSHOT, table(*MANY[:100]))
-    assert len(after(SNAPSHOT, table(), small)) == 100, "up to 100 rows have no limit"
+    small = past_of(SNAPSHOT, table(*MANY[:11]))
+    assert len(after(SNAPSHOT, table(MANY[0]), small)) == 10, "few rows may be retracted whatever their share"
+    with pytest.raises(SnapshotRetractsTooMuch, match="would retract 11 of 11"):
+        after(SNAPSHOT, table(MANY[99]), small)

@@ -255,6 +255,11 @@ def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any
     bench = rejecting(make_polled(fetch, read=LINES, merge=MergeStrategySnapshot(primary_key=("id",))))
     with pytest.raises(InvalidInput, match=r"a.txt, line 2: is not one JSON object"):
         poll(bench)
+    (tmp_path / "a.txt").write_bytes(b'{"id":1}\n{"id":2}\n{"id":1}\n')
+    with pytest.raises(
+        InvalidInput, match=r"^a.txt: the snapshot has the key id = 1 in 2 records: line 1; line 3$"
+    ):
+        poll(bench)
     with pytest.raises(InvalidInput, match="badRecords: a snapshot without its bad rows would retract them"):
         require_rejectable(bench.state, SourceSettings(bad_records=BadRecords.DEAD_LETTER))
 

@@ -20,6 +20,8 @@ from odf_common.metadata.steps import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
+    ReadStepCsv,
+    ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
 )
@@ -27,9 +29,9 @@ from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source, digest_of
-from odf_ingest.errors import KeyReused, NothingCommitted
+from odf_ingest.errors import KeyReused, NothingCommitted, SnapshotRetractsTooMuch
 from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings, save_settings
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
@@ -205,6 +207,49 @@ def test_records_without_event_time_take_that_of_the_batch(make_bench: Any, tmp_
     bench = make_bench()
     push(bench, tmp_path, '{"id":1}\n' + line(2))
     assert bench.values("id", "event_time")[0] == (1, EVENT_TIME.datetime())
+
+
+SNAPSHOT = MergeStrategySnapshot(primary_key=("id",))
+
+
+def test_a_key_that_repeats_in_a_snapshot_is_named_with_its_lines(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(SNAPSHOT)
+    push(bench, tmp_path, line(1) + line(2))
+    head = bench.state.head
+    with pytest.raises(InvalidInput, match="the key id = 1 in 2 records: line 2; line 4"):
+        push(bench, tmp_path, line(2) + line(1) + "\n" + line(1), "again")
+    assert bench.state.head == head
+    push(bench, tmp_path, line(2) + line(1), "corrected")
+    assert bench.values("op", "id") == [(0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_a_file_without_a_byte_is_an_empty_snapshot_only_where_the_source_says_so(
+    make_bench: Any, tmp_path: Path, content: str
+) -> None:
+    bench = make_bench(SNAPSHOT)
+    push(bench, tmp_path, line(1) + line(2))
+    with pytest.raises(SnapshotRetractsTooMuch):
+        push(bench, tmp_path, content, "a")
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+    with pytest.raises(InvalidInput, match="the batch has no bytes"):
+        push(bench, tmp_path, content, "b")
+    allowed = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
+    save_settings(bench.blobs, bench.dataset, "default", allowed)
+    assert push(bench, tmp_path, content, "c").count == 2
+    assert push(bench, tmp_path, content, "d").count == 0
+
+
+def test_an_array_or_a_header_alone_is_an_empty_snapshot(make_bench: Any, tmp_path: Path) -> None:
+    ddl = ("id BIGINT", "v STRING")
+    for read, rows, nothing in (
+        (ReadStepJson(ddl_schema=ddl), '[{"id":1}]', "[]"),
+        (ReadStepCsv(header=True, ddl_schema=ddl), "id,v\n1,a\n", "id,v\n"),
+    ):
+        bench = make_bench(SNAPSHOT, read)
+        save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+        push(bench, tmp_path, rows)
+        assert push(bench, tmp_path, nothing, "empty").count == 1
 
 
 def test_a_missing_event_time_column_is_added(make_bench: Any, tmp_path: Path) -> None:

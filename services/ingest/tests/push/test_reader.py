@@ -255,7 +255,7 @@ def test_a_snapshot_that_contradicts_itself_is_a_dead_letter(make_bench: Any, br
         assert node.ids == [2]
     # A batch that is read again repeats its dead letters.
     assert {letter.offset for letter in bench.coordinator.letters} == {0}
-    assert all("same key" in letter.reason for letter in bench.coordinator.letters)
+    assert all("the key id = 1 in 2 records" in letter.reason for letter in bench.coordinator.letters)
 
 
 def test_records_without_an_operation_are_dead_letters(make_bench: Any, broker: Broker) -> None:

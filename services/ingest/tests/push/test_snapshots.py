@@ -34,8 +34,12 @@ def snapshot(count: int) -> bytes:
     ).encode()
 
 
-def test_an_empty_snapshot_retracts_every_record(make_bench: Any, broker: Broker) -> None:
+def test_an_empty_snapshot_retracts_every_record_where_the_source_says_so(
+    make_bench: Any, broker: Broker
+) -> None:
     bench = a_bench(make_bench)
+    settings = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
+    save_settings(bench.blobs, bench.dataset, "default", settings)
     broker.logs[TOPIC, 0] += [snapshot(3), b"[]"]
     with running(bench, broker) as node:
         node.drain()
@@ -54,6 +58,17 @@ def test_an_empty_snapshot_is_rejected_where_the_source_says_so(make_bench: Any,
     (letter,) = bench.coordinator.letters
     assert letter.offset == 1
     assert "the snapshot has no records" in letter.reason
+
+
+def test_a_key_that_repeats_in_a_snapshot_is_named_with_its_records(make_bench: Any, broker: Broker) -> None:
+    bench = a_bench(make_bench)
+    twice = json.dumps([*json.loads(snapshot(2)), *json.loads(snapshot(1))]).encode()
+    broker.logs[TOPIC, 0] += [snapshot(3), twice]
+    with running(bench, broker) as node:
+        node.drain()
+    (letter,) = bench.coordinator.letters
+    assert "the key id = 0 in 2 records: line 1, record 1; line 1, record 3" in letter.reason
+    assert len(bench.rows()) == 3
 
 
 @pytest.mark.parametrize("empty", list(EmptySnapshot))

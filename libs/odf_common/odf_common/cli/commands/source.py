@@ -132,7 +132,7 @@ def skip(*, dataset: str, source: str, output: str) -> None:
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
     """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
-    badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (retract, refuse),
+    badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), emptySnapshot (auto, retract, refuse),
     maxRetractedShare (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a
     polling source, are durations such as 90s, 2h or 1d. partitions (which can only be increased) and retention apply to
     the source's own topic.

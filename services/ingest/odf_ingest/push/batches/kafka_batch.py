@@ -21,6 +21,7 @@ from odf_ingest.errors import (
     SourceGone,
     TopicReplaced,
 )
+from odf_ingest.prepare.bad_rows import with_places
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
@@ -102,6 +103,8 @@ class KafkaBatch:
         assert self._result is not None
         plan, prepared = self._result
         if plan.takes_whole_batches:
+            value = self.batch.parts[0].values[0]
+            error = with_places(error, plan.source, lambda: value or b"")
             left = self._allowed(plan, self._as_bad(prepared, error))
         elif isinstance(error, IncompleteCorrection):
             left = self._whole(plan, prepared, error)
