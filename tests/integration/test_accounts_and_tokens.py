@@ -78,7 +78,10 @@ def test_refusals_and_writes_are_in_the_audit_topic(story: Story, account: str) 
 
     assert ask(node, "GET", f"/{name}/refs/head", None) == 200
     assert ask(node, "POST", f"/{name}/ingest", None, b"{}") == 403
-    assert ask(node, "POST", f"/{name}/ingest", created["token"], b'{"id": 1}') == 200
+    assert (
+        ask(node, "POST", f"/{name}/ingest", created["token"], b'{"id": 1, "at": "2026-01-01T00:00:00Z"}')
+        == 200
+    )
     node.eventually(has_all)
     inbox.close()
     bus.close()

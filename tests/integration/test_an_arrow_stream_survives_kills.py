@@ -48,7 +48,8 @@ def parts(first: int) -> Iterator[pb.StreamPart]:
     yield pb.StreamPart(header=pb.StreamHeader(ref=ORDERS, stream_id="numbers"))
     for number in range(first, BATCHES):
         ids = pa.array(range(number * RECORDS, (number + 1) * RECORDS), pa.int64())
+        batch = pa.record_batch({"id": ids, "at": ids.cast(pa.timestamp("ms", "UTC"))})
         sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, pa.schema([("id", pa.int64())])) as writer:
-            writer.write_batch(pa.record_batch({"id": ids}))
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
         yield pb.StreamPart(batch=pb.StreamBatch(sequence=number, arrow=sink.getvalue()))

@@ -31,7 +31,8 @@ AT = "2026-01-02T00:00:00Z"
 
 
 def arrow(*ids: int, **columns: Any) -> bytes:
-    table = pa.table({"id": pa.array(ids, pa.int64()), **columns})
+    times = pa.nulls(len(ids), pa.int64()).fill_null(0).cast(pa.timestamp("ms", "UTC"))
+    table = pa.table({"id": pa.array(ids, pa.int64()), "event_time": times} | columns)
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
@@ -98,8 +99,13 @@ def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(
     make_client: Callable[..., Client],
 ) -> None:
     client = make_client()
+    without = {"event_time": pa.nulls(2, pa.timestamp("ms", "UTC"))}
+    with pytest.raises(InvalidInput, match="batch 0: record 1: column event_time: is null"):
+        list(client.push(batch(0, arrow(1, 2, **without)), stream_id="other"))
     first, *acks = client.push(
-        batch(0, arrow(1, 2)), batch(1, arrow(3)), event_time=time_message(Timestamp.parse(AT))
+        batch(0, arrow(1, 2, **without)),
+        batch(1, arrow(3, event_time=without["event_time"][:1])),
+        event_time=time_message(Timestamp.parse(AT)),
     )
     assert (first.next, first.stream_id) == (0, "s")
     assert first.max_batch_bytes == arrow_streams.MAX_ARROW_BATCH_BYTES

@@ -143,12 +143,11 @@ def test_a_staged_file_is_taken_over(servicer: Any, bench: Any, tmp_path: Path) 
             push(servicer, staged=odd)
 
 
-def test_records_without_a_time_get_that_of_the_push_or_of_its_arrival(servicer: Any, bench: Any) -> None:
+def test_records_without_a_time_get_only_that_of_the_push(servicer: Any, bench: Any) -> None:
     push(servicer, '{"id":1}', event_time=time_message(TIME))
-    push(servicer, '{"id":2}')
-    times = [row["event_time"].timestamp() * 1000 for row in bench.rows()]
-    assert times[0] == TIME.ms
-    assert times[1] == bench.clock.ms
+    with pytest.raises(InvalidInput, match="line 1: column event_time: is null"):
+        push(servicer, '{"id":2}')
+    assert bench.values("event_time") == [(TIME.datetime(),)]
 
 
 def test_a_push_may_have_its_own_format(servicer: Any, bench: Any) -> None:

@@ -300,7 +300,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fixtu
 
 
 def arrow(ids: Sequence[int]) -> bytes:
-    table = pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{id_}" for id_ in ids]})
+    times = pa.nulls(len(ids), pa.int64()).fill_null(0).cast(pa.timestamp("ms", "UTC"))
+    table = pa.table({"id": pa.array(ids, pa.int64()), "v": [f"{id_}" for id_ in ids], "event_time": times})
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -145,9 +145,11 @@ class AcceptedPushes:
 
     def _committed(self, dataset: DatasetId, push: PendingPush) -> Receipt:
         receipt = push.receipt
+        event_time = Timestamp.parse(receipt.event_time)
         batch = FileBatch(
             file=push.batch,
-            event_time=Timestamp.parse(receipt.event_time),
+            event_time=event_time,
+            fills_event_times=event_time.ms != receipt.accepted_at,
             key=receipt.key,
             is_key_generated=receipt.is_key_generated,
             format=InputFormat.parse(receipt.input_format),

@@ -105,6 +105,7 @@ class ArrowStreams:
             work = FileBatch(
                 file=file,
                 event_time=stream.event_time or self.clock.now(),
+                fills_event_times=stream.event_time is not None,
                 key=key_in_run(stream.id, batch.sequence),
                 format=ARROW,
             )

@@ -300,6 +300,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         batch = FileBatch(
             file=file,
             event_time=event_time or self._clock.now(),
+            fills_event_times=event_time is not None,
             key=header.idempotency_key or uuid.uuid4().hex,
             is_key_generated=is_generated,
             format=InputFormat.parse(header.input_format),

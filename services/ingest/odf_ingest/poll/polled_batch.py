@@ -8,7 +8,7 @@ from odf_common.dataset.open_rejects import POLLED, SourceProgress, source_progr
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
-from odf_common.metadata.fetching import FetchStepMqtt
+from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.ports.engine import IsWanted, QueryNotWanted
 from odf_ingest.commit.rejects import (
     RejectedOfFile,
@@ -94,7 +94,9 @@ class PolledBatch:
                     source=plan.source, records=None, default_event_time=event_time, greatest={}
                 )
             case FetchedFile(file=file, event_time=event_time):
-                batch = FileBatch(file=file, event_time=event_time, key="")
+                batch = FileBatch(
+                    file=file, event_time=event_time, fills_event_times=self._gives_event_time(), key=""
+                )
                 if not self._rejects_bad():
                     return self._preparer.file(plan, batch)
                 rows = RejectedRows(plan.source.read, file)
@@ -114,6 +116,10 @@ class PolledBatch:
         """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
         require_share(self._settings(), f"{what} of {self._fetched.label}", prepared.bad, count)
         return prepared
+
+    def _gives_event_time(self) -> bool:
+        fetch = self._defined.fetch
+        return isinstance(fetch, FetchStepUrl | FetchStepFilesGlob) and fetch.event_time is not None
 
     def _rejects_bad(self) -> bool:
         choice = self._settings().bad_records

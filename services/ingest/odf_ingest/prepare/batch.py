@@ -192,10 +192,13 @@ class MessageBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
-    """One file; `event_time` is for records without one, `key` identifies a repeat."""
+    """One file; `key` identifies a repeat."""
 
     file: Path
     event_time: Timestamp
+    """For records of a file without event times."""
+    fills_event_times: bool = False
+    """Whether the client gave the event time, so that it also replaces single nulls; else they are bad rows."""
     key: str
     is_key_generated: bool = False
     """Whether the key is generated, so that no client can repeat it."""

@@ -23,7 +23,8 @@ class Plan:
     """How a source's batches are read: the source, the vocabulary, and its declared schema.
 
     A source without a schema continues with the columns of `dataset_schema`, and may add to them.
-    `also_required`: columns that the dataset requires and the source does not. The source's query is canceled once
+    `also_required`: columns that the dataset requires and the source does not. `fills_event_times`: null event times
+    become that of the batch; else they are faults. The source's query is canceled once
     `is_wanted` returns False.
     """
 
@@ -32,6 +33,7 @@ class Plan:
     schema: pa.Schema | None
     dataset_schema: pa.Schema | None = None
     also_required: tuple[str, ...] = ()
+    fills_event_times: bool = False
     is_wanted: IsWanted = field(default=always, compare=False)
 
     @property

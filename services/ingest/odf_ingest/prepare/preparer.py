@@ -5,7 +5,7 @@ the first bad row refuses the file.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,7 @@ class Preparer:
 
     def file(self, plan: Plan, batch: FileBatch, rejected: RejectedRows | None = None) -> PreparedRecords:
         """Read a file; raises `InvalidInput` for the first error, or leaves out rows that can be `rejected`."""
+        plan = replace(plan, fills_event_times=batch.fills_event_times)
         step = plan.source.read
         if plan.schema is not None:
             columns = Columns(schema=plan.schema)
@@ -183,7 +184,7 @@ class Preparer:
             return None, {0: str(error)}
 
     def _whole(self, plan: Plan, columns: Columns, table: pa.Table, bad_rows: BadRows) -> pa.Table | None:
-        """Return the records of a whole batch; event times may be null."""
+        """Return the records of a whole batch; event times are null where they are to be filled in."""
         if len(table) == 0:
             return None
         if columns.schema is None:
@@ -193,14 +194,14 @@ class Preparer:
         if plan.source.preprocess is None:
             faults = {
                 **operation_faults(plan.source.merge, table, plan.vocab),
-                **_nulls(table, plan.required),
+                **_nulls(table, _required_in(plan, table)),
             }
             records = bad_rows.without(table, faults)
         else:
             records = self._preprocessed(plan, table)
             if records is None:
                 return None
-            _require(records, plan.required)
+            _require(records, _required_in(plan, records))
         return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
     def _with_deletions(
@@ -270,9 +271,9 @@ class Preparer:
             if output is None:
                 return pa.table({})
             name = plan.vocab.event_time_column
-            has_times = name in output.column_names and not kind.is_null(output.column(name).type)
+            has_times = _has_values(output, name)
             output = with_event_time(output, name, None if has_times else [latest] * len(output))
-            _require(output, (plan.vocab.event_time_column, *plan.required))
+            _require(output, (name, *plan.required))
             return output
 
         rows = range(len(table))
@@ -326,6 +327,18 @@ def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
     if name not in table.column_names or table.column(name).null_count < len(table):
         return table
     return table if declared_schema(plan.source.read) is not None else table.drop_columns([name])
+
+
+def _required_in(plan: Plan, table: pa.Table) -> Sequence[str]:
+    """Return the columns that must have a value: also that of event times, if there is one and nulls are not filled."""
+    name = plan.vocab.event_time_column
+    is_required = _has_values(table, name) and not plan.fills_event_times
+    return (name, *plan.required) if is_required else plan.required
+
+
+def _has_values(table: pa.Table, name: str) -> bool:
+    """Return whether a table has a column of a type that is not that of nulls alone."""
+    return name in table.column_names and not kind.is_null(table.column(name).type)
 
 
 def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:

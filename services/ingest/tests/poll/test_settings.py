@@ -8,18 +8,19 @@ import pytest
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.metadata.fetching import FetchStepFilesGlob
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.control.source_control import SourceControl, SourceView
 from odf_ingest.poll.schedule import PollSchedule, PollState, PollView
 
+READ = ReadStepNdJson(ddl_schema=("id BIGINT", "event_time TIMESTAMP"))
 LINE = '{"id":%d,"v":"a","event_time":"2020-01-01T%02d:00:00Z"}\n'
 
 
 def test_a_polling_source_is_configured_and_shown_like_others(
     make_polled: Any, make_poller: Any, tmp_path: Path
 ) -> None:
-    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"))
+    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.json"), read=READ)
     unused = cast("Any", SimpleNamespace())
     poller = make_poller(bench)
     schedule = PollSchedule(

@@ -34,7 +34,7 @@ def read_as(node: Running, name: str) -> None:
 
 
 def test_each_message_is_a_batch_of_records(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+    bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
     with running(bench, broker) as node:
         read_as(node, "arrow")
         broker.logs[TOPIC, 0] += [ipc(id=[1, 2]), b"junk", ipc(id=["x"]), ipc(id=[3])]
@@ -45,7 +45,7 @@ def test_each_message_is_a_batch_of_records(make_bench: Any, broker: Broker) -> 
 
 
 def test_the_format_changes_while_the_topic_is_read(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+    bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1)]
         node.drain()

@@ -199,17 +199,44 @@ def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
     with pytest.raises(InvalidInput, match=r"^line 2: column id: is null; a value of BIGINT is required"):
-        push(bench, tmp_path, line(1) + '{"v":"a"}\n')
+        push(bench, tmp_path, line(1) + line(2).replace('"id":2,', ""))
     assert bench.state.head == before
 
 
-def test_records_without_event_time_take_that_of_the_batch(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
-    push(bench, tmp_path, '{"id":1}\n' + line(2))
-    assert bench.values("id", "event_time")[0] == (1, EVENT_TIME.datetime())
-
-
+UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
 SNAPSHOT = MergeStrategySnapshot(primary_key=("id",))
+NO_EVENT_TIME = "line 2: column event_time: is null; a value of TIMESTAMP"
+
+
+@pytest.mark.parametrize("read", [None, ReadStepNdJson()], ids=["declared", "inferred"])
+@pytest.mark.parametrize("merge", [None, LEDGER, UPSERT])
+def test_a_row_without_its_event_time_is_rejected(
+    make_bench: Any, tmp_path: Path, merge: Any, read: Any
+) -> None:
+    bench = make_bench(merge, read)
+    outcome = push(bench, tmp_path, line(1) + '{"id":2,"v":"a"}\n' + line(3))
+    assert bench.values("id") == [(1,), (3,)]
+    (row,) = outcome.rejected
+    assert row.reason.startswith(NO_EVENT_TIME)
+    assert bench.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
+
+
+def test_a_file_that_cannot_reject_a_row_without_event_time_is_refused(
+    make_bench: Any, tmp_path: Path
+) -> None:
+    bench = make_bench(SNAPSHOT)
+    with pytest.raises(InvalidInput, match=NO_EVENT_TIME):
+        push(bench, tmp_path, line(1) + '{"id":2,"v":"a"}\n')
+    with pytest.raises(InvalidInput, match=NO_EVENT_TIME.replace("2", "1")):
+        push(make_bench(), tmp_path, '{"id":2,"v":"a"}\n' * 2)
+
+
+def test_rows_without_event_time_get_that_which_the_client_gives(make_bench: Any, tmp_path: Path) -> None:
+    bench, file = make_bench(), tmp_path / "batch"
+    file.write_text('{"id":1}\n' + line(2))
+    batch = FileBatch(file=file, event_time=EVENT_TIME, fills_event_times=True, key="key")
+    FileCommit("default", batch, bench.preparer, bench.rejecting).commit(bench.queues, bench.dataset)
+    assert (1, EVENT_TIME.datetime()) in bench.values("id", "event_time")
 
 
 def test_a_key_that_repeats_in_a_snapshot_is_named_with_its_lines(make_bench: Any, tmp_path: Path) -> None:
