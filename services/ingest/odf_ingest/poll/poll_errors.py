@@ -81,6 +81,24 @@ class TooLarge(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class FileReplaced(Refused):
+    """A local file has changed since it was read, and not by new lines at its end; other files were read."""
+
+    text: str = ""
+    what: str
+
+    def __str__(self) -> str:
+        """Return the file and what is wrong with it."""
+        return (
+            f"{self.what} has changed since it was read, and not only by new lines at its end; it is not read again, "
+            "since Append would append all of its records again"
+        )
+
+    def advice(self) -> str:
+        return "restore the file and put other records into a new one, or move it out of the folder of the source"
+
+
+@dataclass(eq=False, kw_only=True)
 class SourceRedefined(Conflict):
     """The polling source was defined again while it was polled; pull again."""
 

@@ -26,13 +26,18 @@ from odf_common.metadata.fetching import (
     PrepStepPipe,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyAppend
+from odf_common.metadata.steps import (
+    MergeStrategyAppend,
+    ReadStepCsv,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+)
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.event_time_source import event_time, usual_event_time
-from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Note, fetch
+from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Lines, Note, fetch
 from odf_ingest.poll.poll_errors import ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
@@ -40,6 +45,7 @@ from odf_ingest.poll.templates import Secrets, filled_in, has_template
 from odf_ingest.poll.unpack import naming, prepare_fetched
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
+from odf_ingest.read.encoding import is_utf8
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -209,6 +215,7 @@ class Poller:
             kept.read_files = kept.read_files or ReadFiles(read)
         else:
             kept.read_files = None
+        is_cached = getattr(step, "cache", None) is not None
         can_compare = not isinstance(defined.merge, MergeStrategyAppend)
         dataset = state.dataset_id
         return Context(
@@ -222,7 +229,9 @@ class Poller:
             takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
             position=position_of(state, kept.read_files),
             last=last_content(state, read, step),
-            is_reread=can_compare and getattr(step, "cache", None) is None,
+            is_reread=can_compare and not is_cached,
+            is_continued=not can_compare and not is_cached,
+            lines=_lines(defined),
             limits=self._limits,
             report=caller.report,
             is_wanted=caller.is_wanted,
@@ -250,6 +259,21 @@ def _defined(state: ChainState) -> SetPollingSource:
     if state.polling_source is None:
         raise NotPolled(text="the dataset has no polling source")
     return state.polling_source
+
+
+def _lines(defined: SetPollingSource) -> Lines | None:
+    """Return how records are lines of a fetched file; None if they are not, or their newline is not one byte."""
+    match defined.read:
+        case _ if defined.prepare:
+            return None
+        case ReadStepCsv(encoding=encoding) | ReadStepNdJson(encoding=encoding) if not is_utf8(encoding):
+            return None
+        case ReadStepCsv(header=True, quote=quote):
+            return Lines(header_quote=(quote or '"').encode())
+        case ReadStepCsv() | ReadStepNdJson() | ReadStepNdGeoJson():
+            return Lines()
+        case _:
+            return None
 
 
 def _is_remote(step: FetchStep) -> bool:

@@ -12,9 +12,14 @@ BOM: Final = codecs.BOM_UTF8
 _UTF8 = frozenset({"utf-8", "utf8", "utf_8"})
 
 
+def is_utf8(encoding: str | None) -> bool:
+    """Return whether an encoding, by default UTF-8, is that."""
+    return encoding is None or encoding.lower() in _UTF8
+
+
 def to_utf8(raw: bytes, encoding: str | None) -> bytes:
     """Return the text in UTF-8 without a byte order mark; raises `InvalidInput`."""
-    if encoding is not None and encoding.lower() not in _UTF8:
+    if encoding is not None and not is_utf8(encoding):
         try:
             return raw.decode(encoding).removeprefix("\ufeff").encode()
         except UnicodeDecodeError as error:

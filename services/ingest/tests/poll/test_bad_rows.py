@@ -177,7 +177,7 @@ def test_rows_that_fail_different_checks_are_each_named_and_all_others_kept(
         '{"u":null}',
         good % 9,
     )
-    (tmp_path / "a.txt").write_text("\n".join(lines))
+    (tmp_path / "a.txt").write_text("\n".join((*lines, "")))
     read = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "u UUID"))
     bench = rejecting(make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.txt"), read=read))
     assert poll(bench) == PollSummary(blocks=1, records=4)

@@ -128,12 +128,12 @@ def test_a_changed_file_is_read_again_if_the_merge_knows_its_records(
     assert bench.values("id") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("more", [{}, {"cache": SourceCachingForever()}])
-def test_a_changed_file_is_not_read_again_under_append_or_with_cache_forever(
-    make_polled: Any, poll: Any, folder: Path, more: dict[str, Any]
+@pytest.mark.parametrize("merge", [LEDGER, None])
+def test_a_changed_file_is_not_read_again_with_cache_forever(
+    make_polled: Any, poll: Any, folder: Path, merge: Any
 ) -> None:
     write(folder, "a.json", 1)
-    bench = make_polled(glob(folder, **more), LEDGER if more else None)
+    bench = make_polled(glob(folder, cache=SourceCachingForever()), merge)
     poll(bench)
     write(folder, "a.json", 1, 2, at=1_700_000_001)
     assert poll(bench) == NOTHING

@@ -48,6 +48,13 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lines:
+    """The source reads one record per line, or more lines; `header_quote`: the first record of a file is its header."""
+
+    header_quote: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a fetch step works with; `folder` is for its files, and is removed after the poll."""
 
@@ -64,6 +71,10 @@ class Context:
     """The validator of what was read last from this URL or image."""
     is_reread: bool
     """Whether a changed file of a glob is read again."""
+    is_continued: bool
+    """Whether new lines of a file of a glob are read, and no other change."""
+    lines: Lines | None
+    """None if records are not lines of the fetched file."""
     limits: Limits
     report: Callable[[str], None]
     """Takes a description of the current step, for people."""

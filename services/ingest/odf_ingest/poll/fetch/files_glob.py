@@ -1,7 +1,8 @@
 """FilesGlob: local files that match a pattern, each one block (spec: FetchStep::FilesGlob).
 
 A file is new if the chain does not name it, whatever its place in the order. A file that was read and then changed is
-read again, except with `cache: Forever`, and under the merge strategy Append, which would double its records.
+read again, except with `cache: Forever`; under the merge strategy Append, which would double its records, only new
+lines are read.
 """
 
 import glob
@@ -19,8 +20,14 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepFilesGlob, SourceOrdering
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, fetch
+from odf_ingest.poll.fetch.growing_file import (
+    has_new_lines,
+    is_complete,
+    keep_new_lines,
+    without_last_line,
+)
 from odf_ingest.poll.fetch.local_file import copy_file
-from odf_ingest.poll.poll_errors import NothingAtSource
+from odf_ingest.poll.poll_errors import FileReplaced, NothingAtSource
 from odf_ingest.poll.polled_position import PollPosition, ReadFile
 
 log = structlog.stdlib.get_logger(__name__)
@@ -40,23 +47,55 @@ class _Match:
 
 @fetch.register
 def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedFile]:
-    """Iterate over the new files that match now."""
+    """Iterate over the new files that match now. Raises `FileReplaced` after them."""
     new = [file for file in _matches(step, context) if _may_be_new(file, context)]
+    copy, replaced = context.folder / "fetched", None
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
-        copy = context.folder / "fetched"
-        digest, status = copy_file(match.path, copy, context, match.name)
-        read = ReadFile(name=match.name, size=status.st_size, modified=status.st_mtime_ns, digest=str(digest))
-        previous = context.position.files.get(match.name)
-        if previous is None or previous.digest != read.digest:
-            yield FetchedFile(
-                label=match.name,
-                file=copy,
-                event_time=match.event_time,
-                state=read.state(),
-                is_read=lambda position, read=read: _is_read(read, position),  # type: ignore[misc]
-            )
+        try:
+            fetched = _fetched(match, copy, context)
+        except FileReplaced as error:
+            replaced = replaced or error
+        else:
+            if fetched is not None:
+                yield fetched
         copy.unlink(missing_ok=True)
+    if replaced is not None:
+        raise replaced
+
+
+def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
+    """Copy a file, or its new lines; None if there is nothing new. Raises `FileReplaced`."""
+    digest, status = copy_file(match.path, copy, context, match.name)
+    read = ReadFile(
+        name=match.name, size=copy.stat().st_size, modified=status.st_mtime_ns, digest=str(digest)
+    )
+    previous = context.position.files.get(match.name)
+    if previous is not None and previous.digest == read.digest:
+        return None
+    if (
+        previous is not None
+        and context.is_continued
+        and not (context.lines and has_new_lines(copy, previous))
+    ):
+        raise FileReplaced(what=match.name)
+    if not is_complete(match.path, status, copy, context, match.name):
+        log.info("the last line of a file is not complete", file=match.name)
+        # A snapshot without its last rows would retract them.
+        if context.takes_whole_batches:
+            return None
+        read = without_last_line(copy, read)
+        if not read.size or (previous is not None and previous.digest == read.digest):
+            return None
+    if previous is not None and context.is_continued and context.lines is not None:
+        keep_new_lines(copy, previous, context.lines)
+    return FetchedFile(
+        label=match.name,
+        file=copy,
+        event_time=match.event_time,
+        state=read.state(),
+        is_read=lambda position: _is_read(read, position),
+    )
 
 
 def _is_read(read: ReadFile, position: PollPosition) -> bool:
@@ -69,13 +108,9 @@ def _may_be_new(match: _Match, context: Context) -> bool:
     previous = context.position.files.get(match.name)
     if previous is None:
         return True
-    if not previous.digest:
+    if not previous.digest or (previous.size, previous.modified) == (match.size, match.modified):
         return False
-    if (previous.size, previous.modified) == (match.size, match.modified):
-        return False
-    if not context.is_reread and previous.size != match.size:
-        log.warning("a file changed after it was read, and is not read again", file=match.name)
-    return context.is_reread
+    return context.is_reread or context.is_continued
 
 
 def _ordered(matches: list[_Match], step: FetchStepFilesGlob) -> list[_Match]:

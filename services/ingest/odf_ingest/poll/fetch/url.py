@@ -13,8 +13,10 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch import ftp
 from odf_ingest.poll.fetch.body import Download, Validators
 from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, fetch
+from odf_ingest.poll.fetch.growing_file import is_complete
 from odf_ingest.poll.fetch.http import Request, download
 from odf_ingest.poll.fetch.local_file import copy_file
+from odf_ingest.poll.poll_errors import SourceUnreachable
 from odf_ingest.poll.polled_position import DIGEST, ETAG, LAST_MODIFIED, state_of
 
 URL_SCHEMES: Final = ("http", "https", "ftp", "file")
@@ -72,7 +74,10 @@ def _from_file(step: FetchStepUrl, context: Context) -> FetchedFile | None:
         raise InvalidInput(where="fetch.url", text=f"a file URL has no host; write file:///…, not {step.url}")
     label, target = f"file://{parts.path}", context.folder / "fetched"
     context.report(label)
-    digest, status = copy_file(Path(unquote(parts.path)), target, context, label)
+    path = Path(unquote(parts.path))
+    digest, status = copy_file(path, target, context, label)
+    if not is_complete(path, status, target, context, label):
+        raise SourceUnreachable(what=label, why="it is being written: its last line is not complete")
     downloaded = Download(validators=Validators(modified=Timestamp(status.st_mtime_ns)), digest=digest)
     return _fetched(step, context, target, label=label, downloaded=downloaded)
 
