@@ -227,7 +227,7 @@ def test_polls_and_what_is_stalled_are_listed(servicer: Any, bench: Any) -> None
     )
     unknown = SimpleNamespace(**{**vars(failing), "dataset": OTHER, "since": None})
     key = Key(OTHER, "default", "")
-    servicer.given.views = lambda: (failing, well)
+    servicer.given.views, servicer.given.failing = lambda: (failing, well), lambda: (failing,)
     servicer.given.stuck = lambda: {key: error}
     servicer.given.stuck_since = lambda one: 7 if one is key else None
 
@@ -249,7 +249,7 @@ def test_polls_and_what_is_stalled_are_listed(servicer: Any, bench: Any) -> None
         f"its polls fail: {error}",
         TIME.ns,
     )
-    servicer.given.views, servicer.given.stuck = (lambda: (unknown,)), dict
+    servicer.given.failing, servicer.given.stuck = (lambda: (unknown,)), dict
     (only,) = servicer.Stuck(wire.StuckRequest(), ACTIVE).sources
     assert not only.HasField("since")
 

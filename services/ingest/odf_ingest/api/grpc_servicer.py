@@ -162,11 +162,10 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 dataset_id=str(view.dataset),
                 source_name=DEFAULT_SOURCE,
                 why=f"its polls fail: {view.error}",
-                advice=advice_while_retried(view.error),
+                advice="" if view.error is None else advice_while_retried(view.error),
                 since=None if view.since is None else view.since.ns,
             )
-            for view in self._schedule.views()
-            if view.error is not None
+            for view in self._schedule.failing()
         ]
         return ingest_pb2.StuckReply(sources=sources)
 

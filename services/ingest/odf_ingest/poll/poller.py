@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,6 +142,12 @@ class Poller:
     def last_attempt(self, dataset: DatasetId) -> Attempt | None:
         """Return how this process's last poll of a dataset ended; None before the first one."""
         return self._kept(dataset).last
+
+    def failing(self) -> Sequence[DatasetId]:
+        """Return the datasets whose last poll by this process failed."""
+        with self._mutex:
+            attempts = [(dataset, kept.last) for dataset, kept in self._datasets.items()]
+        return [dataset for dataset, last in attempts if last is not None and last.error is not None]
 
     def is_polling(self, dataset: DatasetId) -> bool:
         """Return whether this process is polling a dataset."""

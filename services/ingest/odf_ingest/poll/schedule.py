@@ -99,6 +99,16 @@ class PollSchedule:
         for dataset, interval in sorted(self._intervals.items(), key=lambda item: str(item[0])):
             yield self.view(dataset, interval)
 
+    def failing(self) -> Iterator[PollView]:
+        """Iterate over the datasets whose last poll failed, at an interval or on demand."""
+        for dataset in self._poller.failing():
+            try:
+                state = self._current(dataset)
+            except OdfError:  # such as one that was deleted
+                continue
+            if state is not None and state.polling_source is not None:
+                yield self.view(dataset)
+
     def view(self, dataset: DatasetId, interval: int | None = None) -> PollView:
         """Return the state of a dataset's polling source, as far as this process knows."""
         interval = self._intervals.get(dataset, 0) if interval is None else interval

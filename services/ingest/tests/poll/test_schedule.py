@@ -144,9 +144,11 @@ def test_a_failed_poll_is_shown_and_retried_soon_until_it_succeeds(
     (view,) = schedule.views()
     assert "status 503" in str(view.error)
     assert view.since is not None
+    assert [one.dataset for one in schedule.failing()] == [bench.dataset]
     eventually(lambda: len(bench.rows()) == 1)
     eventually(lambda: all(one.state is PollState.IDLE for one in schedule.views()))
     assert schedule.view(bench.dataset).error is None
+    assert list(schedule.failing()) == []
 
 
 def test_a_permanent_error_waits_for_the_interval(
