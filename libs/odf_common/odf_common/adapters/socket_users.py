@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -96,18 +96,21 @@ def user_of_server(address: Address) -> int | None:
     return found.user if found is not None and found.state == _LISTEN and found.inode else None
 
 
-def users_connected_to(port: int) -> Iterator[int]:
-    """Yield the users who have the other ends of this process's connections to a port.
+def users_connected_to(servers: Collection[Address]) -> Iterator[int]:
+    """Yield the users who have the other ends of this process's connections to servers.
 
     A connection outlives the socket that listened when it was made, so its user may differ from the listening one.
+    Whole addresses are compared: anybody may connect to this process from a server's port at another address.
     """
+    wanted = {(_ip(server), server[1]) for server in servers}
     for file in Path("/proc/self/fd").iterdir():
         # Not duplicated, and never closed here: some microseconds for each of hundreds of files.
         end = None
         with suppress(OSError):  # no socket, or one without another end
             end = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=int(file.name))
             other = end.getpeername()
-            if isinstance(other, tuple) and isinstance(other[0], str) and other[1] == port:
+            is_internet = isinstance(other, tuple) and isinstance(other[0], str)
+            if is_internet and (_ip(other[:2]), other[1]) in wanted:
                 user = user_of_client(other[:2], end.getsockname()[:2])
                 if user is not None:
                     yield user

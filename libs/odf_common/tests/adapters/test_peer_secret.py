@@ -42,6 +42,17 @@ print("connected", flush=True)
 time.sleep(60)
 """
 
+# It connects from the port of the server that it is given, at another address of this machine.
+FOREIGN_CLIENT: Final = """
+import os, socket, sys, time
+os.setresuid(65534, 65534, 65534)
+client = socket.socket()
+client.bind(("127.0.0.2", int(sys.argv[1])))
+client.connect(("127.0.0.1", int(sys.argv[2])))
+print("connected", flush=True)
+time.sleep(60)
+"""
+
 
 class Servicer(ingest_pb2_grpc.IngestServicer):
     def __init__(self) -> None:
@@ -93,6 +104,19 @@ def test_calls_of_all_kinds_carry_the_secret(served: Served) -> None:
         call_all(plain)
         call_all(watched)
     assert servicer.calls == ["Push", "Drain", "Polls", "Polls"] * 2
+
+
+def test_a_connection_of_another_user_from_the_port_of_a_server_stops_no_calls(served: Served) -> None:
+    _, server = served
+    with socket.create_server(("127.0.0.1", 0)) as own:
+        ports = str(server.port), str(own.getsockname()[1])
+        command = [sys.executable, "-c", FOREIGN_CLIENT, *ports]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as foreign, own.accept()[0]:
+            assert foreign.stdout is not None
+            assert foreign.stdout.readline() == "connected\n"
+            with channel(f"127.0.0.1:{server.port}", SECRET) as plain:
+                call_all(plain)
+            foreign.kill()
 
 
 @pytest.mark.parametrize(

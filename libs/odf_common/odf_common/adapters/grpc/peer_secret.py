@@ -76,8 +76,8 @@ def require_own_server(secret: PeerSecret, address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     hosts = LOOPBACK_HOSTS if host == "localhost" else (host.strip("[]"),)
-    listening = (user_of_server((name, int(port))) for name in hosts)
-    for user in (*listening, *users_connected_to(int(port))):
+    servers = [(name, int(port)) for name in hosts]
+    for user in (*map(user_of_server, servers), *users_connected_to(servers)):
         if user is not None and user not in secret.users:
             raise ServerOfAnotherUser(what=f"address {address}", user=user)
 
