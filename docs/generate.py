@@ -1,4 +1,4 @@
-"""Write docs/reference/{cli,settings,metrics,errors,functions,measurements}.md from code and results: `make docs`.
+"""Write generated pages of docs/reference from code and results: `make docs`; `pages` names them.
 
 Commands and settings are imported. Metrics and error classes are read from the source: importing every service would
 start Spark's and Faust's modules. A test holds that the files are current.
@@ -25,6 +25,8 @@ from odf_engine_spark.spark.listed_functions import (
     REFUSED,
     classes_by_function,
 )
+from odf_ingest.read.types.conversions import TABLE
+from odf_ingest.read.types.kinds import DECLARED, FORMATS, ValueKind
 
 ROOT: Final = Path(__file__).parents[1]
 REFERENCE: Final = ROOT / "docs" / "reference"
@@ -75,6 +77,19 @@ OPTIONS_INTRO: Final = """\
 Functions of JSON, CSV and XML take options in a last argument `map('name', 'value')`; names and values are strings, not
 computed.
 """
+CONVERSIONS_INTRO: Final = """\
+Which value of a file or message becomes which value of a column, the same on every way in. A value arrives exactly, or
+its message or row is not a record of the source: the reason names row, column, value and type, and what to write
+instead. Fields of structs and elements of lists follow the same table. Null is null in every type.
+
+A time with a finer fraction than its column is cut towards the past, also before 1970; with `finerTimes=refuse`
+(`odf source set`) it is refused. `TIMESTAMP(p)` and `TIME(p)` count 0, 3, 6 or 9 digits of a second: other numbers are
+raised to the next of these. Times are in the years 0001 to 9999 in UTC, and of `TIMESTAMP(9)` in 1677 to 2262.
+
+What `preprocess` returns has its own types, and is not converted: a column of another type than the dataset's is
+refused, and only its times are cut to the dataset's unit, as above. Avro and Protobuf messages become JSON first, of
+which times, decimals and UUIDs are strings.
+"""
 ERRORS_INTRO: Final = """\
 An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do.
 A `Signal` never leaves its process, but may be the reason why a source waits.
@@ -90,6 +105,7 @@ def pages() -> dict[str, str]:
         "metrics.md": _metrics(trees),
         "errors.md": _errors(trees),
         "functions.md": _functions(),
+        "conversions.md": _conversions(),
         "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))["cases"]),
     }
 
@@ -272,6 +288,33 @@ def _functions() -> str:
 
 def _names(functions: str) -> str:
     return " ".join(f"`{name}`" for name in classes_by_function(functions))
+
+
+# --- conversions --------------------------------------------------------------------------------------------------
+
+
+def _conversions() -> str:
+    formats = [
+        (f"`{name}`" if " " not in name else name, ", ".join(kinds)) for name, kinds in FORMATS.items()
+    ]
+    parts = [
+        NOTICE,
+        "# Values\n",
+        CONVERSIONS_INTRO,
+        "## Values of formats\n",
+        "Text may be anything; a JSON string is no number.\n",
+        _table(("format", "kinds of values"), formats),
+    ]
+    for declared, names in DECLARED.items():
+        parts += [f"## {names}\n", _table(("value", "accepted as", "otherwise"), _rules_of(declared))]
+    return "\n".join(parts)
+
+
+def _rules_of(declared: ValueKind) -> Iterator[tuple[str, ...]]:
+    """Iterate over the rules of a declared type: kinds that are accepted, then the others."""
+    rules = [(source, TABLE[source, declared]) for source in ValueKind]
+    for source, rule in sorted(rules, key=lambda pair: not pair[1].accepts):
+        yield source.value, rule.accepts or "refused", rule.instead
 
 
 # --- measurements -------------------------------------------------------------------------------------------------

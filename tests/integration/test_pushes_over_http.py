@@ -60,7 +60,8 @@ def test_a_push_is_committed_once_in_the_format_of_its_media_type(story: Story, 
         {},
     )
     status, refused = post(story.node, path, b'[{"id": "y"}]', "application/json")
-    assert (status, refused["message"]) == (400, "line 1, record 1: column id: 'y' is not a value of BIGINT")
+    assert status == 400
+    assert refused["message"].startswith("line 1, record 1: column id: 'y' is not a value of BIGINT; ")
     story.node.run(f"ingest {orders} - --input-format csv", stdin=b"id,at,name\n2,2026-01-02,y\n")
     assert story.chain(orders).column("id") == [1, 2]
     assert str(story.chain(orders).head) == story.summary(orders)["head"]

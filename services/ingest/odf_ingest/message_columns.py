@@ -83,6 +83,8 @@ class MessageColumns:
     has_schemas: bool = False
     """Whether messages name schemas of a registry."""
     value_format: MessageFormat = MessageFormat.SOURCE
+    refuses_finer_times: bool = False
+    """Whether a time with a finer fraction than its column is refused; else it is cut."""
 
     def __post_init__(self) -> None:
         names = self.names

@@ -119,6 +119,13 @@ class EmptySnapshot(StrEnum):
     REFUSE = "refuse"  # treat it as an error of the producer
 
 
+class FinerTimes(StrEnum):
+    """What to do with a time that has a finer fraction than its column."""
+
+    CUT = "cut"  # towards the past
+    REFUSE = "refuse"  # its record is not a record of the source
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """Policies of one source, with their defaults."""
@@ -126,6 +133,7 @@ class SourceSettings:
     bad_records: BadRecords = BadRecords.AUTO
     max_rejected_share: float = 1.0
     """The source stops at a batch of which more than this share (0–1) is rejected."""
+    finer_times: FinerTimes = FinerTimes.CUT
     empty_snapshot: EmptySnapshot = EmptySnapshot.AUTO
     max_retracted_share: float = 0.5
     """A snapshot that retracts more than this share (0–1) of the current rows is refused."""
@@ -199,7 +207,13 @@ class SourceSettings:
             timestamp=next(iter(self.timestamp_column), ""),
             has_schemas=bool(self.schema_registry),
             value_format=self.message_format,
+            refuses_finer_times=self.refuses_finer_times,
         )
+
+    @property
+    def refuses_finer_times(self) -> bool:
+        """Return whether a time with a finer fraction than its column is refused."""
+        return self.finer_times is FinerTimes.REFUSE
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:

@@ -8,6 +8,7 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.prepare.event_time import event_times, fill_event_time, max_event_time, with_event_time
+from odf_ingest.read.types.finer_times import finer_times_refused
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")
@@ -23,6 +24,16 @@ def test_timestamps_of_any_precision_are_truncated_to_milliseconds(unit: str) ->
     found = times(pa.array([exact, None], pa.timestamp(unit, "UTC")))
     assert found.type == MS
     assert found.to_pylist() == [NOON.replace(microsecond=0 if unit == "s" else 1000), None]
+
+
+def test_event_times_before_1970_are_cut_towards_the_past() -> None:
+    found = times(pa.array([-1, -1000, -1001, 1999], pa.int64()).cast(pa.timestamp("us", "UTC")))
+    assert found.cast(pa.int64()).to_pylist() == [-1, -1, -2, 1]
+    with (
+        finer_times_refused(is_on=True),
+        pytest.raises(InvalidInput, match=r"event_time: .* has a finer fraction"),
+    ):
+        times(pa.array([-1000, -1001], pa.int64()).cast(pa.timestamp("us", "UTC")))
 
 
 def test_missing_times_are_filled_in() -> None:

@@ -4,6 +4,8 @@ Only what leaves every value unchanged is taken from the dataset: whether a colu
 offset and operation, and the unit of timestamps. All other differences are left to `check_evolution`.
 """
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.types as kind
 
@@ -26,8 +28,13 @@ def aligned_schema(
     return pa.schema(fields)
 
 
-def align_to_schema(records: pa.Table, dataset_schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Table:
-    """Return the records aligned to the schema `known` of a dataset; finer timestamps are truncated to its unit.
+Cut = Callable[[pa.Array, pa.DataType], pa.Array]  # timestamps in a unit that may be coarser
+
+
+def align_to_schema(
+    records: pa.Table, dataset_schema: pa.Schema, vocab: DatasetVocabulary, cut: Cut = in_unit
+) -> pa.Table:
+    """Return the records aligned to the schema of a dataset; finer timestamps are cut to its unit by `cut`.
 
     Raises `InvalidInput` naming a column with nulls that is required in the dataset.
     """
@@ -41,6 +48,7 @@ def align_to_schema(records: pa.Table, dataset_schema: pa.Schema, vocab: Dataset
                 as_stored(pa.table([column], [expected.name])).column(0).combine_chunks(),
                 expected.type,
                 where,
+                cut,
             )
         _check_nulls(aligned.null_count, expected, where)
         columns.append(aligned)
@@ -70,31 +78,31 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
     return new
 
 
-def _as(values: pa.Array, expected: pa.DataType, where: str) -> pa.Array:
+def _as(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) -> pa.Array:
     """Return stored values as another type of the same shape; Arrow's cast cannot make nested fields required."""
     if values.type == expected:
         return values
     if kind.is_struct(expected):
-        return _as_struct(values, expected, where)
+        return _as_struct(values, expected, where, cut)
     if kind.is_list(expected):
         _check_nulls(values.flatten().null_count, expected.value_field, f"{where}[]")
-        items = _as(values.values, expected.value_type, f"{where}[]")
+        items = _as(values.values, expected.value_type, f"{where}[]", cut)
         return pa.Array.from_buffers(
             expected, len(values), values.buffers()[:2], offset=values.offset, children=[items]
         )
     try:
-        return in_unit(values, expected) if kind.is_timestamp(expected) else values.cast(expected)
+        return cut(values, expected) if kind.is_timestamp(expected) else values.cast(expected)
     except pa.ArrowException as error:
         raise InvalidInput(text=str(error), where=where) from error
 
 
-def _as_struct(values: pa.Array, expected: pa.StructType, where: str) -> pa.Array:
+def _as_struct(values: pa.Array, expected: pa.StructType, where: str, cut: Cut) -> pa.Array:
     is_there = values.is_valid()
     children = []
     for index, inner in enumerate(expected.fields):
         child, name = values.field(index), f"{where}.{inner.name}"
         _check_nulls(child.filter(is_there).null_count, inner, name)
-        children.append(_as(child, inner.type, name))
+        children.append(_as(child, inner.type, name, cut))
     mask = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(expected.fields), mask=mask)
 

@@ -42,7 +42,7 @@ def executes_call(spark: Spark, thread: Java) -> bool:
 
 
 def stop_threads(threads: Iterable[Java]) -> None:
-    """Throw a `ThreadDeath` in threads of the JVM, which reaches them sooner or later.
+    """Throw an error in threads of the JVM, which reaches them sooner or later.
 
     Java's own loops, and those of Spark's functions, look at no flag. Java deprecates this since the thread may leave
     shared state unfinished: a query that computes for seconds changes none. Java 20 and later have no such call.

@@ -88,6 +88,7 @@ class FileCommit:
     def _records(self, plan: Plan) -> PreparedRecords:
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
+        plan = replace(plan, refuses_finer_times=settings.refuses_finer_times)
         if not rejects_rows(settings.bad_records, plan.source.merge, is_polled=False):
             return self._preparer.file(plan, self._batch)
         rows = RejectedRows(plan.source.read, self._batch.file)

@@ -247,7 +247,9 @@ class RejectedMessages:
         for _, same in groupby(
             rows, key=lambda letter: (letter.source, letter.event_ms, letter.input_format)
         ):
-            batch = RetriedRows(list(same), self._preparer)
+            letters = list(same)
+            settings = load_settings(self._blobs, dataset, letters[0].source)
+            batch = RetriedRows(letters, self._preparer, settings)
             self._queues.commit(dataset, batch)
             yield batch
 

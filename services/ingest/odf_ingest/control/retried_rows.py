@@ -25,6 +25,7 @@ from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
 from odf_ingest.read.input_format import InputFormat
+from odf_ingest.source_settings import DEFAULTS, SourceSettings
 
 RowPosition = PollPosition | SourcePosition
 
@@ -35,11 +36,14 @@ class RetriedRows:
     It is committed even if it appends nothing, since a Ledger may have the rows; not if none fits.
     """
 
-    def __init__(self, letters: Sequence[StoredLetter], preparer: Preparer) -> None:
-        """Read `letters`, all of them whole, with `preparer`."""
+    def __init__(
+        self, letters: Sequence[StoredLetter], preparer: Preparer, settings: SourceSettings = DEFAULTS
+    ) -> None:
+        """Read `letters`, all of them whole, with `preparer` and the `settings` of their source."""
         self.source = letters[0].source
         self._letters = letters
         self._preparer = preparer
+        self._settings = settings
         self._left: Sequence[StoredLetter] = letters
         self._unfit: Mapping[int, str] = {}
         self.may_be_empty = True
@@ -79,6 +83,7 @@ class RetriedRows:
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
+        plan = replace(plan, refuses_finer_times=self._settings.refuses_finer_times)
         if plan.takes_whole_batches:
             return self._refused(plan, "the source takes only whole files or messages")
         if event_ms is None:

@@ -8,6 +8,7 @@ import pyarrow.types as kind
 from odf_common.data.schema_alignment import align_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
+from odf_ingest.read.types.finer_times import cut
 
 
 def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
@@ -40,7 +41,7 @@ def align_columns(records: pa.Table, schema: pa.Schema, vocab: DatasetVocabulary
     ordered = records if order == records.column_names else records.select(order)
     # Null event times are filled after merging, which compares event times in their stored type.
     event_time = [pa.field(c.name, c.type) for c in schema if c.name == vocab.event_time_column]
-    return align_to_schema(ordered, pa.schema([*data, *event_time]), vocab)
+    return align_to_schema(ordered, pa.schema([*data, *event_time]), vocab, cut)
 
 
 def _require_other_names(names: Sequence[str], new: Sequence[str]) -> None:

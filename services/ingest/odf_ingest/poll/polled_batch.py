@@ -88,6 +88,7 @@ class PolledBatch:
         return self._read[1]
 
     def _records(self, plan: Plan) -> PreparedRecords:
+        plan = replace(plan, refuses_finer_times=self._settings().refuses_finer_times)
         match self._fetched:
             case FetchedFile(is_empty=True, event_time=event_time):
                 return PreparedRecords(

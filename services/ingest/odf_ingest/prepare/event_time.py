@@ -11,6 +11,8 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
+from odf_ingest.read.types.conversions import convert_column
+from odf_ingest.read.types.kinds import TimeFormats
 
 
 def with_event_time(
@@ -51,11 +53,12 @@ def _completed(
 
 
 def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
-    """Truncate event times to their stored precision, before they are compared with stored ones."""
+    """Cut event times to their stored precision, before they are compared with stored ones."""
     column = records.column(name)
     if column.type == TIMESTAMP:
         return records
-    return records.set_column(records.column_names.index(name), name, column.cast(TIMESTAMP, safe=False))
+    times = convert_column(column, pa.field(name, TIMESTAMP), TimeFormats())
+    return records.set_column(records.column_names.index(name), name, times)
 
 
 def fill_event_time(records: pa.Table, name: str, timestamp: Timestamp) -> pa.Table:

@@ -18,8 +18,9 @@ from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
-from odf_ingest.read.types.columns import DecodedJson, TimeFormats, converted, unconvertible
-from odf_ingest.read.types.numbers import require_finite
+from odf_ingest.read.types.columns import converted, unconvertible
+from odf_ingest.read.types.finer_times import cut
+from odf_ingest.read.types.kinds import DecodedJson, TimeFormats, ValueKind
 
 TOMBSTONE: Final = (
     "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "
@@ -29,7 +30,7 @@ _KEYS: Final[Mapping[KeyFormat, ReadStepNdJson]] = {
     KeyFormat.JSON: ReadStepNdJson(),
     KeyFormat.REGISTRY: DecodedJson(),  # decoded before
 }
-_FORMATS: Final = TimeFormats()
+_FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 Faults = dict[int, str]  # by row
 _Column = tuple[pa.ChunkedArray, Faults]
 
@@ -170,10 +171,7 @@ def _of_text(values: Sequence[bytes | None], field: pa.Field, what: str) -> _Col
     schema = pa.schema([field])
     for row, why in unconvertible(_one_column(texts, field), schema, _FORMATS).items():
         faults[row], texts[row] = f"{what}: {why}", None
-    column = converted(_one_column(texts, field), schema, _FORMATS).column(0)
-    if kind.is_floating(field.type):
-        faults |= _infinite(texts, column, field, what)
-    return column, faults
+    return converted(_one_column(texts, field), schema, _FORMATS).column(0), faults
 
 
 def _one_column(texts: Sequence[str | None], field: pa.Field) -> pa.Table:
@@ -192,23 +190,13 @@ def _decoded(values: Sequence[bytes | None], field: pa.Field, what: str) -> tupl
     return texts, faults
 
 
-def _infinite(texts: Sequence[str | None], column: pa.ChunkedArray, field: pa.Field, what: str) -> Faults:
-    faults: Faults = {}
-    for row in np.flatnonzero(pc.fill_null(pc.is_inf(column), fill_value=False).to_numpy()):
-        try:
-            require_finite(pa.array([texts[int(row)]], pa.string()), field.type)
-        except InvalidInput as error:
-            faults[int(row)] = f"{what}: column {field.name}: {error.text}"
-    return faults
-
-
 def _of_times(part: Part, rows: Int64Array, field: pa.Field) -> pa.ChunkedArray:
     assert part.timestamps is not None
-    timestamps = pa.array(part.timestamps[rows])
-    is_number = kind.is_integer(field.type)
-    return pa.chunked_array(
-        [timestamps if is_number else timestamps.cast(TIMESTAMP).cast(field.type, safe=False)]
-    )
+    values = pa.array(part.timestamps[rows])
+    if not kind.is_integer(field.type):
+        times = values.cast(TIMESTAMP)
+        values = cut(times, field.type) if kind.is_timestamp(field.type) else times.cast(field.type)
+    return pa.chunked_array([values])
 
 
 def _holds_time(type_: pa.DataType) -> bool:

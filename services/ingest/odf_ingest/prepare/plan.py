@@ -34,6 +34,8 @@ class Plan:
     dataset_schema: pa.Schema | None = None
     also_required: tuple[str, ...] = ()
     fills_event_times: bool = False
+    refuses_finer_times: bool = False
+    """Whether a time with a finer fraction than its column is refused; else it is cut."""
     is_wanted: IsWanted = field(default=always, compare=False)
 
     @property
@@ -79,7 +81,12 @@ def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
 def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns = NO_COLUMNS) -> Plan:
     """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
     source = sent_as(source, messages)
-    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read))
+    plan = Plan(
+        source=source,
+        vocab=state.vocabulary,
+        schema=declared_schema(source.read),
+        refuses_finer_times=messages.refuses_finer_times,
+    )
     if state.schema is None:
         return plan
     schema = schema_of_event(state.schema)

@@ -6,6 +6,7 @@ the first bad row refuses the file.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +48,10 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
+from odf_ingest.read.types.conversions import first_refused
+from odf_ingest.read.types.finer_times import finer_times_refused
 from odf_ingest.read.types.type_names import type_name
-from odf_ingest.read.types.years import with_known_years
+from odf_ingest.read.types.years import require_known_years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +89,18 @@ class Preparer:
         rows: dict[int, int] = {}
         last = 0
         columns = self._columns(plan, batch)
-        for part in batch.parts:
-            records, faults = self._part(plan, columns, part, batch.columns)
-            bad += [_bad(part, row, reason) for row, reason in sorted(faults.items())]
-            last = max(last, int(_timestamps(part)[-1])) if plan.takes_whole_batches else last
-            if records is None or len(records) == 0:
-                continue
-            tables.append(records)
-            rows[part.partition] = len(records)
-            greatest = max_event_time(records, plan.vocab.event_time_column)
-            if greatest is not None:
-                highest[part.partition] = greatest
+        with finer_times_refused(is_on=plan.refuses_finer_times):
+            for part in batch.parts:
+                records, faults = self._part(plan, columns, part, batch.columns)
+                bad += [_bad(part, row, reason) for row, reason in sorted(faults.items())]
+                last = max(last, int(_timestamps(part)[-1])) if plan.takes_whole_batches else last
+                if records is None or len(records) == 0:
+                    continue
+                tables.append(records)
+                rows[part.partition] = len(records)
+                greatest = max_event_time(records, plan.vocab.event_time_column)
+                if greatest is not None:
+                    highest[part.partition] = greatest
         # Partitions without tombstones have no operations yet.
         tables = [*with_operations(tables, plan.vocab.operation_type_column)]
         records = pa.concat_tables(tables, promote_options="permissive") if tables else None
@@ -122,12 +126,13 @@ class Preparer:
             columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.dataset_schema))
         else:
             columns = _inferred(plan, rejected.infer(plan.dataset_schema))
-        if rejected is None:
-            table = read_file(step, batch.file, columns.schema)
-            records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
-        else:
-            table = rejected.read(columns.schema, is_declared=plan.schema is not None)
-            records = self._whole(plan, columns, table, rejected)
+        with finer_times_refused(is_on=plan.refuses_finer_times):
+            if rejected is None:
+                table = read_file(step, batch.file, columns.schema)
+                records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
+            else:
+                table = rejected.read(columns.schema, is_declared=plan.schema is not None)
+                records = self._whole(plan, columns, table, rejected)
         return PreparedRecords(
             source=plan.source,
             records=records,
@@ -147,8 +152,9 @@ class Preparer:
         if plan.schema is None:
             values = rows.records.messages(0, len(rows.records.places))
             columns = _inferred(plan, infer_records(rows.records.step, values, plan.dataset_schema))
-        table = rows.read(columns.schema, is_declared=plan.schema is not None)
-        records = None if table is None else self._whole(plan, columns, table, rows)
+        with finer_times_refused(is_on=plan.refuses_finer_times):
+            table = rows.read(columns.schema, is_declared=plan.schema is not None)
+            records = None if table is None else self._whole(plan, columns, table, rows)
         return PreparedRecords(
             source=plan.source, records=records, default_event_time=event_time, bad=rows.bad, greatest={}
         )
@@ -290,7 +296,19 @@ class Preparer:
         if plan.source.preprocess is None:
             return table
         output = self._preprocessor.run(plan.source.preprocess, table, plan.is_wanted)
-        return None if output is None else with_known_years(output)
+        return None if output is None else _with_known_years(output)
+
+
+def _with_known_years(output: pa.Table) -> pa.Table:
+    """Return a query's output; raises `InvalidInput` with the first row that has a time in an unsupported year."""
+    for name, column in zip(output.column_names, output.columns, strict=True):
+        check = partial(require_known_years, where=f"column {name}")
+        try:
+            check(column)
+        except InvalidInput as error:
+            where = f"record {first_refused(column, check) + 1} of the query's output"
+            raise InvalidInput(where=where, text=str(error)) from error
+    return output
 
 
 def _inferred(plan: Plan, inferred: pa.Schema | None) -> Columns:

@@ -13,6 +13,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read.types.kinds import UUID
 from odf_ingest.read.whole_table import decode_schema, decode_table, require_distinct, with_columns
 
 MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
@@ -78,11 +79,15 @@ def _unstorable(type_: pa.DataType) -> str | None:
     if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
         return _unstorable(type_.value_type)
     is_refused = kind.is_union(type_) or kind.is_duration(type_) or kind.is_interval(type_)
-    is_refused = is_refused or kind.is_run_end_encoded(type_) or isinstance(type_, pa.BaseExtensionType)
+    is_refused = is_refused or kind.is_run_end_encoded(type_) or _is_unknown_extension(type_)
     # Parquet has neither decimals that end before the point nor binary values of no width.
     is_refused = is_refused or (kind.is_decimal(type_) and type_.scale < 0)
     is_refused = is_refused or (kind.is_fixed_size_binary(type_) and type_.byte_width == 0)
     return str(type_) if is_refused else None
+
+
+def _is_unknown_extension(type_: pa.DataType) -> bool:
+    return isinstance(type_, pa.BaseExtensionType) and type_ != UUID
 
 
 def _decoded(table: pa.Table) -> pa.Table:

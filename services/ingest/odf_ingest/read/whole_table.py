@@ -2,21 +2,24 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import singledispatch
+from functools import partial, singledispatch
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
-from odf_ingest.read.types.columns import first_misfit
+from odf_ingest.read.types.conversions import convert_column, first_refused
+from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.known_columns import continued
-from odf_ingest.read.types.numbers import require_room
-from odf_ingest.read.types.type_names import shown, type_name
-from odf_ingest.read.types.years import with_known_years
+
+_FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 
 
 @singledispatch
@@ -56,32 +59,37 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
         require_distinct(table.column_names)
-        columns = [column.name for column in table.schema if not kind.is_null(column.type)]
-        return with_known_years(_without_views(table.select(columns)))
+        schema = pa.schema(
+            [
+                column.with_type(_own_type(column.type))
+                for column in table.schema
+                if not kind.is_null(column.type)
+            ]
+        )
     require_distinct([name for name in table.column_names if name in schema.names])
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
             raise InvalidInput(where=f"column {column.name}", text=f"is missing in {what}")
         table = table.append_column(column, pa.nulls(len(table), column.type))
-    columns = [_cast(table.column(column.name), column, what) for column in schema]
-    return with_known_years(pa.Table.from_arrays(columns, schema=schema))
+    columns = [_converted(table.column(column.name), column, what) for column in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _cast(values: pa.ChunkedArray, target: pa.Field, what: str) -> pa.ChunkedArray:
-    where = f"column {target.name}"
+def _converted(values: pa.ChunkedArray, target: pa.Field, what: str) -> pa.ChunkedArray:
+    """Return a column in its declared type; raises `InvalidInput` with the first row that has another value."""
     if values.null_count and not target.nullable:
+        where = f"row {pc.index(values.is_null(), value=True).as_py() + 1}: column {target.name}"
         raise InvalidInput(where=where, text=f"is null in {what}, and a value is required")
+    convert = partial(convert_column, field=target, formats=_FORMATS)
     try:
-        require_room(values, target.type)
-        return values.cast(target.type)
-    except pa.ArrowNotImplementedError as error:
-        text = f"a {values.type} cannot be read as {type_name(target.type)}"
-        raise InvalidInput(where=where, text=text) from error
-    except (pa.ArrowInvalid, ValueError, InvalidInput) as error:
-        row = first_misfit(values, target.type)
-        text = f"{shown(values[row].as_py())} is not a value of {type_name(target.type)}"
-        raise InvalidInput(where=f"row {row + 1}: {where}", text=text) from error
+        return convert(values)
+    except InvalidInput:
+        row = first_refused(values, convert)
+    try:
+        return convert(values.slice(row, 1))
+    except InvalidInput as error:
+        raise InvalidInput(where=f"row {row + 1}", text=str(error)) from error
 
 
 def require_distinct(names: Sequence[str]) -> None:
@@ -91,9 +99,8 @@ def require_distinct(names: Sequence[str]) -> None:
         raise InvalidInput(where=f"column {min(repeated)}", text="occurs more than once")
 
 
-def _without_views(table: pa.Table) -> pa.Table:
-    """Return the same values in layouts whose rows Arrow can select."""
-    plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
-    return table.cast(
-        pa.schema([column.with_type(plain.get(column.type, column.type)) for column in table.schema])
-    )
+def _own_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type in which a column without a declared one is read: its own, in a layout that Arrow can select."""
+    if kind.is_date64(type_) or kind.is_nested(type_):
+        return stored_type(type_)
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(type_, type_)

@@ -13,7 +13,7 @@ from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.types.columns import DecodedJson
+from odf_ingest.read.types.kinds import DecodedJson
 from odf_ingest.registry.decoder import Decoder
 
 REGISTRY_SETTING: Final = "schemaRegistry"

@@ -146,7 +146,8 @@ def test_a_receipt_has_the_number_of_rejected_rows_and_the_first_reason(
     node.pushes.wake(node.bench.dataset)
     done = node.settled(receipt)
     assert (done.state, done.records, done.rejected) == ("committed", 1, 2)
-    assert done.rejected_reason == "line 2: column id: 'x' is not a value of BIGINT"
+    text = "line 2: column id: 'x' is not a value of BIGINT; declare STRING, and convert it in preprocess"
+    assert done.rejected_reason == text
     (first, _) = node.bench.coordinator.letters
     assert first.reason == f"push {receipt.id}, {done.rejected_reason}"
 

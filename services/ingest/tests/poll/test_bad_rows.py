@@ -50,7 +50,7 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
         (
             CSV,
             "id,day,price\n1,2024-01-05,1\n2,2024-01-05,cheap\n",
-            "line 3: column price: 'cheap' is not a value of DOUBLE",
+            "line 3: column price: 'cheap' is not a value of DOUBLE; write a number in its range, or declare STRING",
         ),
         (CSV, "id,day,price\n1,2024-13-05,1.5\n", "line 2: column day: '2024-13-05' is not a value of DATE"),
         (
@@ -59,11 +59,15 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
             "line 3: column id: is null; a value of BIGINT is required",
         ),
         (CSV, "id,day,price\n1,2024\n", "line 2: has 2 values instead of 3 (id, day, price): 1,2024"),
-        (LINES, '{"id":1}\n{"id":"x"}\n', "line 2: column id: 'x' is not a value of BIGINT"),
+        (
+            LINES,
+            '{"id":1}\n{"id":"x"}\n',
+            "line 2: column id: 'x' is not a value of BIGINT; declare STRING, and convert it in preprocess",
+        ),
         (
             LINES,
             '{"id":1}\n{"id":2,"price":"cheap"}\n',
-            "line 2: column price: 'cheap' is not a value of DOUBLE",
+            "line 2: column price: 'cheap' is not a value of DOUBLE; declare STRING, and convert it in preprocess",
         ),
         (LINES, '{"id":1}\n{"id":\n', "line 2: is not one JSON object"),
         (
@@ -112,7 +116,7 @@ def rejecting(bench: Any, **more: Any) -> Any:
             CSV,
             "id,day,price\n1,2024-01-05,1\n2,2024-01-05,cheap\n3,,\n",
             "id,day,price\n2,2024-01-05,cheap",
-            "line 3: column price: 'cheap' is not a value of DOUBLE",
+            "line 3: column price: 'cheap' is not a value of DOUBLE; write a number in its range, or declare STRING",
         ),
         (
             CSV,

@@ -100,8 +100,8 @@ def test_mixed_types_in_the_first_batch_reject_those_that_differ_from_most(make_
     topic.push(b'{"a":1,"b":"x"}', b'{"a":"two","b":"y"}', b'{"a":3,"b":7}', b'{"a":4}')
     assert topic.bench.values("a", "b") == [(1, "x"), (4, None)]
     assert topic.rejected == [
-        "column a: 'two' is not a value of BIGINT",
-        "column b: 7 is not a value of STRING",
+        "column a: 'two' is not a value of BIGINT; declare STRING, and convert it in preprocess",
+        "column b: 7 is not a value of STRING; declare BIGINT, DECIMAL or DOUBLE, and convert it in preprocess",
     ]
     topic.push(b'{"a":"five"}', b'{"a":5}')
     assert topic.bench.values("a") == [(1,), (4,), (5,)]
@@ -112,7 +112,9 @@ def test_partitions_of_one_batch_get_the_same_types(make_bench: Any) -> None:
     topic.push(b'{"a":1}', b'{"a":1.5}', b'{"a":2}', b'{"a":"x"}')
     assert types(topic.bench) == {"a": pa.float64()}
     assert sorted(topic.bench.values("a")) == [(1.0,), (1.5,), (2.0,)]
-    assert topic.rejected == ["column a: 'x' is not a value of DOUBLE"]
+    assert topic.rejected == [
+        "column a: 'x' is not a value of DOUBLE; declare STRING, and convert it in preprocess"
+    ]
 
 
 def test_a_column_of_nulls_is_left_out_until_it_has_a_value(make_bench: Any) -> None:
@@ -163,7 +165,8 @@ def test_invalid_event_times_are_rejected_and_missing_ones_are_the_time_of_the_m
     at = Timestamp.parse("2020-01-01T00:00:00.5Z").datetime()
     came = Timestamp.from_ms(CAME).datetime()
     assert topic.bench.values("a", "event_time") == [(1, at), (2, came), (4, came)]
-    assert topic.rejected == ["column event_time: 17 is not a value of TIMESTAMP(3)"]
+    text = "a number has no unit: set timestampFormat, such as epochMillis"
+    assert topic.rejected == [f"column event_time: 17 is not a value of TIMESTAMP(3); {text}"]
 
 
 @pytest.mark.parametrize("merge", [None, MergeStrategyLedger(primary_key=("a",))])
@@ -197,7 +200,7 @@ def test_a_parquet_file_that_a_dataset_cannot_have_is_a_dead_letter(make_bench: 
         topic.push(sink.getvalue())
     assert topic.bench.values("a") == [(1,)]
     assert types(topic.bench) == {"a": pa.int64()}
-    assert [reason.split(":")[1] for reason in topic.rejected] == [
+    assert [reason.removeprefix("row 1:").split(":")[1] for reason in topic.rejected] == [
         " column m",
         " column offset",
         " 10183-09-21 is outside of the years 0001 to 9999 in UTC",
@@ -267,7 +270,9 @@ def test_inferred_integers_are_never_doubles(make_bench: Any) -> None:
     topic = Topic(make_bench(None, OPEN))
     topic.push(b'{"a":9007199254740993}', b'{"a":12345678901234567890}')
     assert topic.bench.values("a") == [(9007199254740993,)]
-    assert topic.rejected == ["column a: 12345678901234567890 is not a value of BIGINT"]
+    assert topic.rejected == [
+        "column a: 12345678901234567890 is not a value of BIGINT; declare DECIMAL or DOUBLE"
+    ]
 
 
 def test_a_deeply_nested_record_is_rejected_where_columns_are_inferred(make_bench: Any) -> None:
@@ -310,7 +315,7 @@ def test_csv_with_headers_and_without_a_schema_is_read_by_name(make_bench: Any) 
     ]
     assert topic.rejected == [
         "has no header, and the source declares no schema: its columns have no names",
-        "column a: '5.5' is not a value of BIGINT",
+        "column a: '5.5' is not a value of BIGINT; write a whole number in its range, or declare DECIMAL, DOUBLE or STRING",
     ]
 
 

@@ -42,8 +42,12 @@ def test_declared_columns_are_chosen_by_name_and_cast() -> None:
     [
         ([1, 2**40, 2**41], pa.int32(), "row 2: column a: 1099511627776 is not a value of INT"),
         (["1", None, "x"], pa.int64(), "row 3: column a: 'x' is not a value of BIGINT"),
-        ([True], pa.date32(), "column a: a bool cannot be read as DATE"),
-        ([[1], [2]], pa.list_(pa.list_(pa.int64())), "column a: a list<item: int64> cannot be read as"),
+        ([True], pa.date32(), "row 1: column a: true is not a value of DATE; declare BOOLEAN"),
+        (
+            [[1], [2]],
+            pa.list_(pa.list_(pa.int64())),
+            "row 1: column a[]: 1 is not a value of ARRAY<BIGINT>; declare BIGINT",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_is_named_by_row_column_value_and_type(
@@ -56,7 +60,7 @@ def test_a_value_that_does_not_fit_is_named_by_row_column_value_and_type(
 
 def test_a_null_in_a_required_column_is_named_by_its_column() -> None:
     wanted = pa.schema([pa.field("a", pa.int64(), nullable=False)])
-    with pytest.raises(InvalidInput, match="column a: is null in Arrow data, and a value is required"):
+    with pytest.raises(InvalidInput, match="row 2: column a: is null in Arrow data, and a value is required"):
         read_batch(ReadArrowIpc(), stream_of(pa.table({"a": [1, None]})), wanted)
 
 

@@ -11,7 +11,7 @@ from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.csv_format.csv_parse import misfits
 from odf_ingest.read.encoding import BOM
 from odf_ingest.read.json_formats.json_lines import misfits as json_misfits
-from odf_ingest.read.types.columns import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats
 
 GOOD = {
     "i": 1,

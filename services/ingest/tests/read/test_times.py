@@ -7,7 +7,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.time_format import time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_lines import parse_objects
-from odf_ingest.read.types.columns import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats
 from odf_ingest.read.types.times import to_dates, to_timestamps
 
 NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)

@@ -15,7 +15,9 @@ from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadS
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.json_formats.json_lines import parse_objects
-from odf_ingest.read.types.columns import TimeFormats, first_misfit, unconvertible
+from odf_ingest.read.types.columns import unconvertible
+from odf_ingest.read.types.conversions import first_refused
+from odf_ingest.read.types.kinds import TimeFormats
 from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.uuids import to_uuids
 
@@ -95,7 +97,7 @@ def test_csv_has_them_as_strings(type_: str, given: str, expected: object) -> No
 )
 def test_other_strings_are_refused_by_column_and_value(type_: str, value: Any, text: str) -> None:
     lines = b"%s\n%s" % (json.dumps({"c": None}).encode(), json.dumps({"c": value}).encode())
-    with pytest.raises(InvalidInput, match=rf"^line 2: column c: .*{text}"):
+    with pytest.raises(InvalidInput, match=rf"^line 2: column c(\[\])?: .*{text}"):
         read_batch(ReadStepNdJson(), lines, schema_of(type_))
 
 
@@ -138,7 +140,7 @@ def test_a_struct_with_required_parts_may_be_null_itself(type_: str) -> None:
     ],
 )
 def test_a_required_field_is_required_if_its_struct_is_not_null(type_: str, value: bytes, part: str) -> None:
-    with pytest.raises(InvalidInput, match=f"column c: its field {part} is required and is null"):
+    with pytest.raises(InvalidInput, match=rf"column c(\[\])?: its field {part} is required and is null"):
         read_records(ReadStepNdJson(), [b'{"c":%s}' % value], schema_of(type_))
 
 
@@ -157,11 +159,14 @@ def test_messages_name_a_type_as_it_is_declared_or_as_arrow_does(type_: pa.DataT
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_the_first_value_that_cannot_be_cast_is_found_at_any_place(count: int) -> None:
+def test_the_first_value_that_cannot_be_converted_is_found_at_any_place(count: int) -> None:
+    def convert(texts: pa.Array) -> pa.Array:
+        return texts.cast(pa.int64())
+
     for first in range(count):
         texts = ["1"] * first + ["x"] + ["1", "y"] * (count - first)
-        assert first_misfit(pa.array(texts), pa.int64()) == first
-        assert first_misfit(pa.array(texts[: first + 1]), pa.int64()) == first
+        assert first_refused(pa.array(texts), convert) == first
+        assert first_refused(pa.array(texts[: first + 1]), convert) == first
 
 
 def test_rows_that_cannot_be_converted_are_found_at_once_with_their_reasons() -> None:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.years import with_known_years
+from odf_ingest.read.types.years import require_known_years
 
 FIRST, LAST = -719_162, 2_932_896  # days since the epoch: 0001-01-01 and 9999-12-31
 DAY_MS = 86_400_000
@@ -36,11 +36,10 @@ def test_dates_may_be_those_of_the_first_to_the_last_year_at_any_depth(
     type_: pa.DataType, place: str
 ) -> None:
     for day in (FIRST, 0, LAST):
-        table = pa.table({"c": column(type_, day)})
-        assert with_known_years(table) is table
+        require_known_years(pa.chunked_array([column(type_, day)]), "column c")
     for day, text in ((FIRST - 1, "0000-12-31"), (LAST + 1, "10000-01-01")):
         with pytest.raises(InvalidInput, match="outside of the years 0001 to 9999") as refused:
-            with_known_years(pa.table({"c": column(type_, day)}))
+            require_known_years(pa.chunked_array([column(type_, day)]), "column c")
         assert str(refused.value).startswith(f"column {place}: ")
         assert text in str(refused.value)
 
@@ -60,7 +59,7 @@ def test_the_last_tick_of_the_last_year_is_accepted_and_the_next_is_not(
 ) -> None:
     step = per_day if pa.types.is_date64(type_) else 1
     for number in (FIRST * per_day, (LAST + 1) * per_day - step):
-        with_known_years(pa.table({"c": column(type_, number)}))
+        require_known_years(pa.chunked_array([column(type_, number)]), "column c")
     for number in (FIRST * per_day - step, (LAST + 1) * per_day):
         with pytest.raises(InvalidInput, match="outside of the years"):
-            with_known_years(pa.table({"c": column(type_, number)}))
+            require_known_years(pa.chunked_array([column(type_, number)]), "column c")

@@ -18,7 +18,7 @@ from odf_testing.registry import avro
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read import infer_records, read_inferred, read_records
-from odf_ingest.read.types.columns import DecodedJson
+from odf_ingest.read.types.kinds import DecodedJson
 from odf_ingest.registry.avro import MAX_DEPTH, avro_decoder
 from odf_ingest.registry.client import Schema
 

@@ -12,7 +12,7 @@ from odf_testing.registry import descriptor_of
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read import read_records
-from odf_ingest.read.types.columns import DecodedJson
+from odf_ingest.read.types.kinds import DecodedJson
 from odf_ingest.registry import protobuf
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder, message_indexes

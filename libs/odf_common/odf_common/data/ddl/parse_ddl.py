@@ -163,7 +163,7 @@ class _Definitions:
 
     def _time(self) -> pa.DataType:
         unit = self._unit("TIME")
-        return pa.time64(unit) if unit in {"us", "ns"} else pa.time32("ms")
+        return pa.time64(unit) if unit in {"us", "ns"} else pa.time32(unit)
 
     def _text_type(self) -> pa.DataType:
         self._parameters(1)

@@ -18,9 +18,10 @@ from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.csv_format.exact_types import exact_type
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible_rows
-from odf_ingest.read.types.numbers import require_finite, to_whole_numbers
-from odf_ingest.read.types.type_names import printable, shown, type_name
+from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible_rows
+from odf_ingest.read.types.conversions import convert_column, misfit_text
+from odf_ingest.read.types.kinds import TimeFormats, ValueKind
+from odf_ingest.read.types.type_names import printable
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 # The value is quoted as it is, so that it may contain quotes too.
@@ -44,9 +45,9 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     except _NotWhole:
         table = None
     if table is None:
-        table = _with_whole_numbers(_read(step, text, _with_text_for_integers(parsed)), parsed)
-    table = converted(_with_trimmed_decimals(table, columns), columns, formats)
-    _require_finite(step, text, table)
+        table = _read(step, text, _with_text_for_integers(parsed))
+    table = converted(table, columns, formats)
+    _require_finite(step, text, table, formats)
     return table
 
 
@@ -155,35 +156,13 @@ def _readable(schema: pa.Schema) -> pa.Schema:
     )
 
 
-def _with_trimmed_decimals(table: pa.Table, target: pa.Schema) -> pa.Table:
-    """Remove white space around decimals, as Arrow does with other numbers."""
-    for index, column in enumerate(target):
-        if kind.is_decimal(column.type):
-            trimmed = pc.utf8_trim_whitespace(table.column(index))
-            table = table.set_column(index, column.name, trimmed)
-    return table
-
-
 def _with_text_for_integers(schema: pa.Schema) -> pa.Schema:
     return pa.schema(
         [column.with_type(pa.string()) if kind.is_integer(column.type) else column for column in schema]
     )
 
 
-def _with_whole_numbers(table: pa.Table, target: pa.Schema) -> pa.Table:
-    columns = []
-    for column, values in zip(target, table.columns, strict=True):
-        if kind.is_integer(column.type):
-            try:
-                columns.append(to_whole_numbers(values, column.type))
-            except InvalidInput as error:
-                raise InvalidInput(where=f"column {column.name}", text=error.text) from error
-        else:
-            columns.append(values)
-    return pa.Table.from_arrays(columns, schema=target)
-
-
-def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table) -> None:
+def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table, formats: TimeFormats) -> None:
     """Raise `InvalidInput` for a number that became infinite because it is too large for its type."""
     for column in table.schema:
         if (
@@ -191,10 +170,7 @@ def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table) -> None:
             and pc.any(pc.is_inf(table.column(column.name)), min_count=0).as_py()
         ):
             strings = pa.schema([(name, pa.string()) for name in table.column_names])
-            try:
-                require_finite(_read(step, text, strings, only=[column.name]).column(0), column.type)
-            except InvalidInput as error:
-                raise InvalidInput(where=f"column {column.name}", text=error.text) from error
+            convert_column(_read(step, text, strings, only=[column.name]).column(0), column, formats)
 
 
 def _read(
@@ -254,7 +230,7 @@ def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> Inv
             return _NotWhole(where=f"column {name}", text=f"{printable(what)} for {type_}")
         value = _VALUE.search(what)
         if value is not None and column_type is not None:
-            text = f"{shown(value.group(1))} is not a value of {type_name(column_type)}"
+            text = misfit_text(value.group(1), ValueKind.TEXT, column_type)
             return InvalidInput(where=f"column {name}", text=text)
         text = printable(what)
         return InvalidInput(where=f"column {name}", text=text if type_ is None else f"{text} for {type_}")

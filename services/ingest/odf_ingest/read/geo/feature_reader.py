@@ -26,7 +26,7 @@ from odf_ingest.read.json_formats.json_lines import (
     parse_objects,
     read_records_by_name,
 )
-from odf_ingest.read.types.columns import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats
 
 Record = Callable[[bytes], bytes]
 FeaturesByPlace = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file

@@ -30,7 +30,7 @@ from odf_ingest.read.json_formats.json_lines import (
     parse_objects,
     read_records_by_name,
 )
-from odf_ingest.read.types.columns import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats
 
 
 @read_records.register(ReadStepJson)

@@ -6,7 +6,7 @@ for an integer) are rewritten; values that do not fit are refused with column, v
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -14,10 +14,19 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.time_format import epoch_hint
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import Quoted, shown, type_name
+from odf_ingest.read.types.conversions import TABLE, misfit_text
+from odf_ingest.read.types.kinds import ValueKind, kind_of
+from odf_ingest.read.types.type_names import Quoted, shown
 
+_KINDS: Final[Mapping[type[object], ValueKind]] = {
+    bool: ValueKind.BOOLEAN,
+    Quoted: ValueKind.NUMBER,
+    str: ValueKind.STRING,
+    list: ValueKind.LIST,
+    dict: ValueKind.STRUCT,
+}
+"""Kinds of decoded values, that of a subclass before that of its base."""
 NO_COLUMN_TEXT: Final = (
     "has no column with a value"  # and neither has any message that is read together with it
 )
@@ -145,32 +154,31 @@ def _fitted(members: dict[str, object], column: pa.Field, where: str, *, is_epoc
 def _value(value: object, target: pa.DataType, where: str, *, is_epoch: bool) -> str:
     if value is None:
         return "null"
-    if kind.is_struct(target) and isinstance(value, dict):
+    source, declared = _kind_of(value), kind_of(target)
+    is_since_1970 = source is ValueKind.NUMBER and declared is ValueKind.TIMESTAMP
+    if not TABLE[source, declared].accepts or (is_since_1970 and not is_epoch):
+        raise _misfit(value, target, where)
+    if isinstance(value, dict):
         parts = [inner for inner in target.fields if inner.name in value]
         fitted = [_fitted(value, part, f"{where}.{part.name}", is_epoch=is_epoch) for part in parts]
         return _written(list(zip((part.name for part in parts), fitted, strict=True)))
-    if kind.is_list(target) and isinstance(value, list):
+    if isinstance(value, list):
         items = [_value(item, target.value_type, f"{where}[]", is_epoch=is_epoch) for item in value]
         return f"[{','.join(items)}]"
-    if kind.is_boolean(target) and isinstance(value, bool):
-        return json.dumps(value)
-    is_number = isinstance(value, Quoted)
-    if kind.is_integer(target) and is_number:
+    if declared is ValueKind.INTEGER:
         return _integer(str(value), target, where)
-    if kind.is_floating(target) and is_number:
+    if declared is ValueKind.FLOAT:
         return _floating(str(value), target, where)
-    if kind.is_decimal(target) and isinstance(value, str):
+    if declared is ValueKind.DECIMAL and isinstance(value, str):
         return _decimal(value, target, where)
-    is_text = not is_number or (is_epoch and kind.is_timestamp(target))
-    if _is_text(target) and isinstance(value, str) and is_text:
-        return json.dumps(value, ensure_ascii=False)
-    raise _misfit(value, target, where)
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _is_text(target: pa.DataType) -> bool:
-    """Return whether values of the type are JSON strings."""
-    is_number = kind.is_integer(target) or kind.is_floating(target) or kind.is_decimal(target)
-    return not (is_number or kind.is_boolean(target) or kind.is_nested(target))
+def _kind_of(value: object) -> ValueKind:
+    for type_, value_kind in _KINDS.items():
+        if isinstance(value, type_):
+            return value_kind
+    raise TypeError(value)
 
 
 def _integer(token: str, target: pa.DataType, where: str) -> str:
@@ -205,17 +213,14 @@ def _decimal(token: str, target: pa.DataType, where: str) -> str:
     scale = -int(number.as_tuple().exponent) - (len(digits) - len(digits.rstrip("0")))
     if scale > target.scale or number.adjusted() >= target.precision - target.scale:
         raise _misfit(token, target, where)
-    return f"{number:f}"
+    written = f"{number:f}"
+    # Arrow counts zeros at the end as digits.
+    return written.rstrip("0").rstrip(".") if "." in written else written
 
 
 def _misfit(value: object, target: pa.DataType, where: str) -> Misfit:
-    if isinstance(value, dict | list):
-        value = Quoted("an object" if isinstance(value, dict) else "an array")
-    quoted = Quoted(json.dumps(value)) if isinstance(value, bool) else value
-    hint = epoch_hint(str(value)) if kind.is_timestamp(target) else ""
-    return Misfit(
-        where=f"column {where}", text=f"{shown(quoted)} is not a value of {type_name(target)}{hint}"
-    )
+    text = misfit_text(value, _kind_of(value), target)
+    return Misfit(where=f"column {where}", text=text)
 
 
 PositionedText = tuple[int, str]  # where a record begins, in characters, and its text

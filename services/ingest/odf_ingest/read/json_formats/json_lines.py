@@ -31,7 +31,8 @@ from odf_ingest.read.json_formats.json_exact import (
     with_plain_numbers,
 )
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.types.columns import TimeFormats, converted, parsed_schema, unconvertible
+from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible
+from odf_ingest.read.types.kinds import TimeFormats
 from odf_ingest.read.types.numbers import has_wide_decimals
 
 _OPEN: Final = ord("{")
@@ -208,15 +209,25 @@ def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_
 def _require_finite(table: pa.Table) -> None:
     """Raise `InvalidInput` for an infinite number, which is a number too large for its type."""
     for name, column in zip(table.column_names, table.columns, strict=True):
+        if not _has_floats(column.type):
+            continue
         for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column):
             if len(values) and pc.any(pc.is_inf(values), min_count=0).as_py():
                 raise InvalidInput(where=f"column {name}", text="has a number that is too large for its type")
+
+
+def _has_floats(type_: pa.DataType) -> bool:
+    if kind.is_struct(type_):
+        return any(_has_floats(inner.type) for inner in type_.fields)
+    return _has_floats(type_.value_type) if kind.is_list(type_) else bool(kind.is_floating(type_))
 
 
 def _floats(values: pa.Array | pa.ChunkedArray) -> list[pa.Array | pa.ChunkedArray]:
     """Return all floating-point values of a column, including nested ones."""
     if kind.is_struct(values.type):
         return [part for child in values.flatten() for part in _floats(child)]
+    if not _has_floats(values.type):
+        return []  # Arrow cannot flatten null lists of UUIDs
     if kind.is_list(values.type):
         return _floats(values.flatten())
     return [values] if kind.is_floating(values.type) else []

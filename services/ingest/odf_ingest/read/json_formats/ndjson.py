@@ -28,7 +28,7 @@ from odf_ingest.read.json_formats.json_lines import (
     parse_objects,
     parse_text,
 )
-from odf_ingest.read.types.columns import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats
 
 
 @read_records.register(ReadStepNdJson)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
+from odf_ingest.read.types.finer_times import require_not_finer
 from odf_ingest.read.types.type_names import Quoted, shown
 
 _NANOSECOND_DIGITS: Final = 9
@@ -28,7 +29,7 @@ def epoch_decimal(digits: int) -> pa.DataType:
 
 
 def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataType) -> pa.Array:
-    """Return timestamps of type `target` from strings, or from numbers of type `epoch_decimal(digits)`.
+    """Return timestamps of type `target` from strings, or from decimals.
 
     Raises `InvalidInput` with the first value that is not such a number.
     """
@@ -42,11 +43,14 @@ def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataT
 
 
 def _timestamps(values: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
-    numbers = _decimals(values, epoch_decimal(digits)) if kind.is_string(values.type) else values
+    type_ = epoch_decimal(digits)
+    numbers = _decimals(values, type_) if kind.is_string(values.type) else values.cast(type_)
     # The same digits with another point: the number in the unit of the column.
     shifted = pa.decimal256(38, _NANOSECOND_DIGITS - _DIGITS[target.unit])
     moved = pa.Array.from_buffers(shifted, len(numbers), numbers.buffers(), offset=numbers.offset)
-    return pc.floor(moved).cast(pa.int64()).cast(target)
+    whole = pc.floor(moved)
+    require_not_finer(whole, moved, values)
+    return whole.cast(pa.int64()).cast(target)
 
 
 def _decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array:

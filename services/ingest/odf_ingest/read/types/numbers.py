@@ -1,40 +1,37 @@
-"""String columns → numbers, exactly: an integer may be written with a zero fraction or an exponent."""
+"""Numbers → numbers of other types, exactly; from strings, integers may have a zero fraction or an exponent."""
 
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
-
-from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import Quoted, shown, type_name
 
 LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
 HEXADECIMAL: Final = "0[xX]"  # which Arrow reads as an integer, and 0xFF as the TINYINT -1
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
 _TOO_MANY_DIGITS: Final = 30  # no integer type has as many
+_ANY_INTEGER: Final = pa.decimal128(20)  # has room for every 64-bit integer
+_EXACT_INTEGERS: Final = 2**53  # doubles have every integer up to this
+_EXACT_POWERS_OF_TEN: Final = 22  # doubles have every power of ten up to this
+_DIGITS_OF_DOUBLES: Final = 15  # decimals of up to this many digits have distinct doubles
+_DECIMAL128_BITS: Final = 128
 
 
-def to_whole_numbers(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return integers; raises `InvalidInput` for the first string that is not one, such as `1039.5`."""
-    require_decimal_digits(texts, target)
+def to_whole_numbers(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return integers; raises `ValueError` for a string that is not one of the type, such as `1039.5`."""
+    if pc.any(pc.match_substring_regex(texts, HEXADECIMAL), min_count=0).as_py():
+        raise ValueError(target)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(texts, _ZERO_FRACTION, r"\1"))
     try:
         return plain.cast(target)
     except pa.ArrowInvalid:
         numbers = [None if text is None else _whole_number(text, target) for text in texts.to_pylist()]
     return pa.array(numbers, target)
-
-
-def require_decimal_digits(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
-    """Raise `InvalidInput` for the first string with hexadecimal digits."""
-    wrong = texts.filter(pc.match_substring_regex(texts, HEXADECIMAL))
-    if len(wrong):
-        raise InvalidInput(text=f"{shown(wrong[0].as_py())} is not a value of {type_name(target)}")
 
 
 def _whole_number(text: str, target: pa.DataType) -> int:
@@ -46,51 +43,108 @@ def _whole_number(text: str, target: pa.DataType) -> int:
 
 
 def _exact(text: str, target: pa.DataType) -> int:
-    refused = InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}")
     try:
         number = Decimal(text) if text.isascii() and "_" not in text else Decimal("NaN")
     except InvalidOperation as error:
-        raise refused from error
+        raise ValueError(text) from error
     if not number.is_finite() or number.adjusted() > _TOO_MANY_DIGITS or number != number.to_integral_value():
-        raise refused
+        raise ValueError(text)
     try:
         pa.scalar(int(number), target)
-    except (pa.ArrowInvalid, OverflowError) as error:
-        raise refused from error
+    except OverflowError as error:
+        raise ValueError(text) from error
     return int(number)
 
 
-def require_room(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
-    """Raise `InvalidInput` for a decimal, or the text of one, with more digits before the point than `target` has.
-
-    Arrow's cast would wrap some of these. Values that are not numbers or text are left to Arrow.
-    """
-    if isinstance(values, pa.ChunkedArray):
-        for chunk in values.chunks:
-            require_room(chunk, target)
-    elif kind.is_struct(target) and kind.is_struct(values.type):
-        for part, inner in zip(values.flatten(), values.type.fields, strict=True):
-            if target.get_field_index(inner.name) >= 0:
-                require_room(part, target.field(inner.name).type)
-    elif kind.is_list(target) and (kind.is_list(values.type) or kind.is_large_list(values.type)):
-        require_room(values.flatten(), target.value_type)
-    elif kind.is_decimal(target) and kind.is_dictionary(values.type):
-        require_room(values.dictionary_decode(), target)
-    elif kind.is_decimal(target):
-        for value in _suspects(values, target.precision - target.scale):
-            raise InvalidInput(text=f"{shown(value)} is not a value of {type_name(target)}")
+def text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return decimals; raises Arrow's errors, and `ValueError` for one that has too many digits before the point."""
+    digits = target.precision - target.scale
+    # Arrow's cast would wrap some of the longer ones.
+    is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
+    if any(_is_long(text, digits) for text in texts.filter(pc.invert(is_usual)).to_pylist()):
+        raise ValueError(target)
+    return texts.cast(target)
 
 
-def _suspects(values: pa.Array, digits: int) -> Iterable[object]:
-    """Yield decimals, or texts of them, with more than that many digits before the point."""
-    if kind.is_decimal(values.type):
-        if values.type.precision - values.type.scale > digits:
-            least = pa.scalar(Decimal(10) ** digits, values.type)
-            yield from map(Quoted, values.filter(pc.greater_equal(pc.abs(values), least)).to_pylist())
-    elif kind.is_string(values.type) or kind.is_large_string(values.type) or kind.is_string_view(values.type):
-        texts = values.cast(pa.large_string())
-        is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
-        yield from (text for text in texts.filter(pc.invert(is_usual)).to_pylist() if _is_long(text, digits))
+def trimmed_text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return decimals, which may have white space around them as other numbers; raises as `text_to_decimals` does."""
+    return text_to_decimals(pc.utf8_trim_whitespace(texts), target)
+
+
+def decimals_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the same numbers; raises Arrow's errors, and `ValueError` if one has no room."""
+    digits = target.precision - target.scale
+    if values.type.precision - values.type.scale > digits:
+        # As above.
+        least = pa.scalar(Decimal(10) ** digits, values.type)
+        if pc.any(pc.greater_equal(pc.abs(values), least), min_count=0).as_py():
+            raise ValueError(target)
+    return values.cast(target)
+
+
+def integers_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the same numbers; raises as `decimals_to_decimals` does."""
+    return decimals_to_decimals(values.cast(_ANY_INTEGER), target)
+
+
+def integers_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the same numbers; raises `ValueError` if the type lacks one."""
+    floats = values.cast(target, safe=False)
+    bounds = pc.min_max(values).as_py()
+    if bounds["min"] >= -_EXACT_INTEGERS and bounds["max"] <= _EXACT_INTEGERS:
+        is_same = bool(pc.all(pc.equal(floats.cast(pa.float64()), values.cast(pa.float64()))).as_py())
+    else:
+        pairs = zip(floats.to_pylist(), values.to_pylist(), strict=True)
+        is_same = all(number is None or float(real) == number for real, number in pairs)
+    if not is_same:
+        raise ValueError(target)
+    return floats
+
+
+def floats_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the same numbers; raises `ValueError` if the type lacks one."""
+    floats, doubles = values.cast(target), values.cast(pa.float64())
+    is_same = pc.or_(pc.equal(floats.cast(pa.float64()), doubles), pc.is_nan(doubles))
+    if not pc.all(is_same, min_count=0).as_py():
+        raise ValueError(target)
+    return floats
+
+
+def floats_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the decimals of the shortest digits that read as the same float; raises as `text_to_decimals` does."""
+    decimals = _short_decimals(values, target) if kind.is_float64(values.type) else None
+    return text_to_decimals(values.cast(pa.string()), target) if decimals is None else decimals
+
+
+def _short_decimals(values: pa.Array, target: pa.DataType) -> pa.Array | None:
+    """Return the decimals if all of them have few digits, as sums of money do; finding digits takes far longer."""
+    if target.scale > _EXACT_POWERS_OF_TEN or target.bit_width != _DECIMAL128_BITS:
+        return None
+    power = 10.0**target.scale
+    floats = pc.fill_null(values, 0.0).to_numpy()
+    with np.errstate(over="ignore"):
+        scaled = floats * power
+    if not (np.abs(scaled) < 10.0 ** min(target.precision, _DIGITS_OF_DOUBLES)).all():
+        return None
+    whole = np.rint(scaled)
+    # The quotient of two exact doubles is the double nearest to the decimal, and no other decimal of up to 15 digits
+    # has the same one: so these are its shortest digits.
+    if not (whole / power == floats).all():
+        return None
+    words = np.empty((len(whole), 2), np.int64)
+    words[:, 0] = whole
+    words[:, 1] = words[:, 0] >> 63
+    decimals = pa.Array.from_buffers(target, len(whole), [None, pa.py_buffer(words)])
+    return pc.if_else(values.is_valid(), decimals, pa.scalar(None, target)) if values.null_count else decimals
+
+
+def decimals_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the nearest numbers, which have the same shortest digits; raises `ValueError` if one has others."""
+    # By text, since Arrow's own cast is not to the nearest number: it makes 19.990000000000002 of 19.99.
+    floats = values.cast(pa.string()).cast(target)
+    if not pc.all(pc.equal(floats_to_decimals(floats, values.type), values), min_count=0).as_py():
+        raise ValueError(target)
+    return floats
 
 
 def _is_long(text: str, digits: int) -> bool:
@@ -111,11 +165,10 @@ def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
     )
 
 
-def require_finite(texts: pa.Array | pa.ChunkedArray, target: pa.DataType) -> None:
-    """Raise `InvalidInput` for the first number that is too large for a float column and would become infinite."""
+def to_floats(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the nearest numbers; raises Arrow's errors, and `ValueError` if one would become infinite."""
     numbers = pc.utf8_trim_whitespace(texts).cast(target)
     is_named = pc.match_substring_regex(texts, _INFINITE)
-    wrong = pc.and_(pc.is_inf(numbers), pc.invert(is_named))
-    if pc.any(wrong, min_count=0).as_py():
-        first = texts.filter(wrong)[0].as_py()
-        raise InvalidInput(text=f"{shown(first)} is not a value of {type_name(target)}")
+    if pc.any(pc.and_(pc.is_inf(numbers.cast(pa.float64())), pc.invert(is_named)), min_count=0).as_py():
+        raise ValueError(target)
+    return numbers

@@ -1,4 +1,4 @@
-"""String columns → timestamps, dates and times of day. Offsets are converted to UTC; naive timestamps are UTC."""
+"""Timestamps, dates and times of day, from strings and from each other. Naive timestamps are UTC."""
 
 import re
 from collections.abc import Callable
@@ -8,16 +8,34 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as kind
 
 from odf_common.data.time_format import TimeFormat, epoch_digits, epoch_hint, time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.epochs import from_epoch
+from odf_ingest.read.types.finer_times import cut, without_finer_digits
 from odf_ingest.read.types.type_names import shown, type_name
 
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
 _DIGITS: Final = {"us": 6, "ns": 9}  # maximum digits of a fraction
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
 _TIME: Final = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d+)?)?$"
+
+
+def to_days(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return the days of times that are midnight in UTC; raises `ValueError` if one is not."""
+    if kind.is_timestamp(values.type):
+        # With another zone, Arrow would give its local day.
+        values = values.cast(pa.timestamp(values.type.unit, "UTC"))
+    days = values.cast(target)
+    if not pc.all(pc.equal(days.cast(values.type), values), min_count=0).as_py():
+        raise ValueError(target)
+    return days
+
+
+def from_dates(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return midnight in UTC of each day; raises `pa.ArrowInvalid` if the unit cannot count as far."""
+    return to_days(values, pa.date32()).cast(target)
 
 
 def read_as(target: pa.DataType) -> pa.DataType:
@@ -90,10 +108,10 @@ def to_times(texts: pa.Array, target: pa.DataType) -> pa.Array:
     if pc.any(pc.invert(is_time), min_count=0).as_py():
         first = texts.filter(pc.invert(is_time))[0].as_py()
         raise InvalidInput(text=f"{shown(first)} is not a time of day, such as 23:59:59.999")
-    clock = pc.replace_substring_regex(texts, r"(\.\d{9})\d+", r"\1")
+    clock = without_finer_digits(texts, _DIGITS["ns"])
     day = pa.scalar("1970-01-01", pa.string())
     timestamps = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
-    return timestamps.cast(target, safe=False)
+    return cut(timestamps.cast(pa.time64("ns")), target)
 
 
 def _rfc3339(texts: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -101,7 +119,7 @@ def _rfc3339(texts: pa.Array, type_: pa.DataType) -> pa.Array:
         return texts.cast(type_)
     except pa.ArrowInvalid:
         # Some are naive, or finer than Arrow can parse.
-        short = pc.replace_substring_regex(texts, rf"(\.\d{{{_DIGITS[type_.unit]}}})\d+", r"\1")
+        short = without_finer_digits(texts, _DIGITS[type_.unit])
     has_zone = pc.match_substring_regex(short, _ZONE)
     none = pa.scalar(None, pa.string())
     aware = pc.if_else(has_zone, pc.replace_substring_regex(short, "z$", "Z"), none).cast(type_)
@@ -125,9 +143,8 @@ def _by_regex(texts: pa.Array, how: TimeFormat, type_: pa.DataType | None) -> pa
         return day.cast(pa.date32())
     clock = pc.binary_join_element_wise(two["H"], two["M"], two["S"], ":")
     if "f" in groups:
-        clock = pc.binary_join_element_wise(
-            clock, pc.utf8_slice_codeunits(groups["f"], 0, _DIGITS[type_.unit]), "."
-        )
+        fraction = pc.binary_join_element_wise("", groups["f"], ".")
+        clock = pc.binary_join_element_wise(clock, without_finer_digits(fraction, _DIGITS[type_.unit]), "")
     naive = _nulls_of(texts, pc.binary_join_element_wise(day, clock, "T")).cast(pa.timestamp(type_.unit))
     timestamps = naive.cast(type_)
     if "z" not in groups:

@@ -17,12 +17,10 @@ _DAY_SECONDS: Final = 86_400
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
-def with_known_years(table: pa.Table) -> pa.Table:
-    """Return the table; raises `InvalidInput` with column and value if a time is outside of the years 1 to 9999."""
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        if _may_exceed(column.type):
-            _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, name)
-    return table
+def require_known_years(column: pa.ChunkedArray, where: str) -> None:
+    """Raise `InvalidInput` with place and value if a time is outside of the years 1 to 9999."""
+    if _may_exceed(column.type):
+        _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, where)
 
 
 def _may_exceed(type_: pa.DataType) -> bool:
@@ -33,20 +31,20 @@ def _may_exceed(type_: pa.DataType) -> bool:
     return bool(kind.is_date(type_) or (kind.is_timestamp(type_) and type_.unit in _PER_SECOND))
 
 
-def _require_known(values: pa.Array | pa.ChunkedArray, name: str) -> None:
+def _require_known(values: pa.Array | pa.ChunkedArray, where: str) -> None:
     type_ = values.type
     if not _may_exceed(type_):
         return
     if kind.is_struct(type_):
         for inner, part in zip(type_.fields, values.flatten(), strict=True):
-            _require_known(part, f"{name}.{inner.name}")
+            _require_known(part, f"{where}.{inner.name}")
     elif kind.is_nested(type_):
-        _require_known(values.flatten(), f"{name}[]")
+        _require_known(values.flatten(), f"{where}[]")
     else:
-        _require_within(values, name)
+        _require_within(values, where)
 
 
-def _require_within(values: pa.Array | pa.ChunkedArray, name: str) -> None:
+def _require_within(values: pa.Array | pa.ChunkedArray, where: str) -> None:
     per_day = _per_day(values.type)
     first, last = _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1
     numbers = values.cast(pa.int32() if kind.is_date32(values.type) else pa.int64())
@@ -55,7 +53,7 @@ def _require_within(values: pa.Array | pa.ChunkedArray, name: str) -> None:
         return
     is_out = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
     value = values.filter(is_out)[0].cast(pa.string()).as_py()
-    raise InvalidInput(where=f"column {name}", text=f"{value} is outside of the years 0001 to 9999 in UTC")
+    raise InvalidInput(where=where, text=f"{value} is outside of the years 0001 to 9999 in UTC")
 
 
 def _per_day(type_: pa.DataType) -> int:

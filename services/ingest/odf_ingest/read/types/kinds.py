@@ -1,0 +1,122 @@
+"""Kinds of values and of declared types, which formats have them, and how a format writes them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.time_format import named_format
+from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+
+UUID: Final = pa.uuid()
+
+
+class ValueKind(StrEnum):
+    """Kinds of values and of declared types."""
+
+    TEXT = "text"  # also the declared STRING
+    STRING = "JSON string"
+    NUMBER = "JSON number"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    FLOAT = "floating-point number"
+    DECIMAL = "decimal"
+    BINARY = "binary value"
+    UUID = "UUID"
+    DATE = "date"
+    TIME = "time of day"
+    TIMESTAMP = "timestamp"
+    LIST = "list"
+    STRUCT = "struct"
+    OTHER = "value of another type"
+
+
+DECLARED: Final[Mapping[ValueKind, str]] = {
+    ValueKind.BOOLEAN: "BOOLEAN",
+    ValueKind.INTEGER: "TINYINT, SMALLINT, INT, BIGINT, also UNSIGNED",
+    ValueKind.FLOAT: "FLOAT, DOUBLE",
+    ValueKind.DECIMAL: "DECIMAL",
+    ValueKind.TEXT: "STRING",
+    ValueKind.BINARY: "BINARY",
+    ValueKind.UUID: "UUID",
+    ValueKind.DATE: "DATE",
+    ValueKind.TIME: "TIME",
+    ValueKind.TIMESTAMP: "TIMESTAMP",
+    ValueKind.LIST: "ARRAY",
+    ValueKind.STRUCT: "STRUCT",
+}
+_JSON: Final = (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN, ValueKind.LIST, ValueKind.STRUCT)
+_TYPED: Final = (ValueKind.TEXT, *(declared for declared in DECLARED if declared is not ValueKind.TEXT))
+FORMATS: Final[Mapping[str, tuple[ValueKind, ...]]] = {
+    "csv": (ValueKind.TEXT,),
+    "keys and headers of messages": (ValueKind.TEXT,),
+    "json": _JSON,
+    "ndjson": _JSON,
+    "geojson": _JSON,
+    "ndgeojson": _JSON,
+    "esrishapefile": (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN),
+    "avro": _JSON,
+    "protobuf": _JSON,
+    "parquet": _TYPED,
+    "arrow": _TYPED,
+}
+"""The kinds of values that a format has."""
+
+
+def kind_of(type_: pa.DataType) -> ValueKind:
+    """Return the kind of an Arrow type; layouts of the same values have the same kind."""
+    if kind.is_dictionary(type_) or kind.is_run_end_encoded(type_):
+        return kind_of(type_.value_type)
+    if isinstance(type_, pa.BaseExtensionType):
+        return ValueKind.UUID if type_ == UUID else kind_of(type_.storage_type)
+    return next((found for found, is_kind in _KINDS if is_kind(type_)), ValueKind.OTHER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedJson(ReadStepNdJson):
+    """JSON that was written from messages in a binary format, in which bytes are base64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFormats:
+    """Formats of timestamps and dates; None is RFC 3339 and ISO 8601.
+
+    Of an `epoch…` format, values are numbers or strings.
+    """
+
+    timestamp: str | None = None
+    date: str | None = None
+    has_base64: bool = False
+    """Whether columns of bytes are base64; otherwise they are the bytes of the text."""
+    strings: ValueKind = ValueKind.STRING
+    """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
+
+    @classmethod
+    def of(cls, step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> Self:
+        """Return the formats of a read step."""
+        return cls(
+            timestamp=named_format(step.timestamp_format),
+            date=named_format(step.date_format),
+            has_base64=isinstance(step, DecodedJson),
+            strings=ValueKind.TEXT if isinstance(step, ReadStepCsv) else ValueKind.STRING,
+        )
+
+
+_KINDS: Final[tuple[tuple[ValueKind, Callable[[pa.DataType], bool]], ...]] = (
+    (ValueKind.TEXT, lambda it: kind.is_string(it) or kind.is_large_string(it) or kind.is_string_view(it)),
+    (ValueKind.BOOLEAN, kind.is_boolean),
+    (ValueKind.INTEGER, kind.is_integer),
+    (ValueKind.FLOAT, kind.is_floating),
+    (ValueKind.DECIMAL, kind.is_decimal),
+    (ValueKind.BINARY, lambda it: kind.is_binary(it) or kind.is_large_binary(it) or kind.is_binary_view(it)),
+    (ValueKind.BINARY, kind.is_fixed_size_binary),
+    (ValueKind.DATE, kind.is_date),
+    (ValueKind.TIME, kind.is_time),
+    (ValueKind.TIMESTAMP, kind.is_timestamp),
+    (ValueKind.LIST, lambda it: kind.is_list(it) or kind.is_large_list(it) or kind.is_fixed_size_list(it)),
+    (ValueKind.LIST, kind.is_map),
+    (ValueKind.STRUCT, kind.is_struct),
+)
