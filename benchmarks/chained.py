@@ -140,6 +140,7 @@ class Coordinator:
             committer=self.committer,
             engine=engine,
             blobs=self.blobs,
+            commit_first_schemas=lambda _: None,  # each of its roots has records
         )
 
     def append(self, dataset: DatasetId, records: pa.Table, watermark: Timestamp) -> Path:

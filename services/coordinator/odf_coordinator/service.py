@@ -25,6 +25,7 @@ from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer, Sign
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
@@ -56,13 +57,7 @@ def build(env: Environment) -> Service:
     committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.waits)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = PartitionOwnership(datasets=datasets, keys=keys, announce=committer.announce)
-    transformer = Transformer(
-        datasets=datasets,
-        committer=committer,
-        engine=env.engine,
-        blobs=env.blobs,
-        running=RunningTransforms(publisher.working),
-    )
+    transformer = _transformer(env, datasets, committer, publisher)
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
     committer.listen(publisher.announce)
     committer.listen(scheduler.on_committed)
@@ -87,6 +82,22 @@ def build(env: Environment) -> Service:
         grpc=partial(register, parts=parts),
         grpc_address=env.settings.coordinator_grpc,
         background=(ownership.run, publisher.run, collector.run, scheduler.run),
+    )
+
+
+def _transformer(
+    env: Environment, datasets: Datasets, committer: Committer, publisher: Publisher
+) -> Transformer:
+    schemas = FirstSchemas(
+        datasets=datasets, committer=committer, engine=env.engine, is_signed=env.settings.signed_columns
+    )
+    return Transformer(
+        datasets=datasets,
+        committer=committer,
+        engine=env.engine,
+        blobs=env.blobs,
+        commit_first_schemas=schemas.commit,
+        running=RunningTransforms(publisher.working),
     )
 
 

@@ -37,6 +37,7 @@ from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import Outcome, require_committed
 from odf_coordinator.definitions.create import AddResult, DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
@@ -138,11 +139,15 @@ class Coordinator:
         )
         self.committer = self.new_committer()
         self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
+        self.first_schemas = FirstSchemas(
+            datasets=self.datasets, committer=self.committer, engine=self.engine
+        )
         transformer = Transformer(
             datasets=self.datasets,
             committer=self.committer,
             engine=self.engine,
             blobs=self.blobs,
+            commit_first_schemas=self.first_schemas.commit,
             running=RunningTransforms(clock=lambda: self.now),
         )
         self.scheduler = Scheduler(

@@ -51,7 +51,7 @@ def vocabulary_of_events(events: Sequence[KnownEvent]) -> DatasetVocabulary:
     return vocabulary_of(next((event for event in events if isinstance(event, SetVocab)), None))
 
 
-def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary) -> pa.Schema:
+def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary, *, signed: bool = False) -> pa.Schema:
     """Return the schema with the system columns first, unless it has them."""
     if vocabulary.offset_column in schema.names:
         return schema
@@ -64,7 +64,7 @@ def with_system(schema: pa.Schema, vocabulary: DatasetVocabulary) -> pa.Schema:
         first_offset=0,
         system_time=Timestamp(0),
         vocab=vocabulary,
-        signed=False,
+        signed=signed,
     )
     return table.schema
 

@@ -5,7 +5,7 @@ changes in between. The chain is the only state between steps; a repeated step p
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -83,6 +83,8 @@ class Transformer:
     committer: Committer
     engine: Engine
     blobs: BlobStore
+    commit_first_schemas: Callable[[Iterable[DatasetHandle]], None]
+    """Commits the schemas of inputs without records, as far as their sources declare them."""
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
@@ -93,9 +95,7 @@ class Transformer:
         """
         if handle.state.transform is None:
             return None
-        sources = {dataset: self._input(dataset) for dataset in handle.state.inputs}
-        for dataset, source in sources.items():
-            _require_still_defined(handle, source, handle.state.progress_of(dataset))
+        sources = self._sources(handle)
         steps = plan_inputs(handle.state, {dataset: source.state for dataset, source in sources.items()})
         if steps is None:
             return None
@@ -181,6 +181,18 @@ class Transformer:
             ms=round((time.monotonic() - begun) * 1000),
         )
         return response, work.now.late
+
+    def _sources(self, handle: DatasetHandle) -> Mapping[DatasetId, DatasetHandle]:
+        """Return the inputs; once one of them has begun, the others get the schemas that their sources declare."""
+        sources = {dataset: self._input(dataset) for dataset in handle.state.inputs}
+        for dataset, source in sources.items():
+            _require_still_defined(handle, source, handle.state.progress_of(dataset))
+        states = [source.state for source in sources.values()]
+        has_begun = any(state.schema is not None or state.watermark is not None for state in states)
+        if not has_begun or all(state.schema is not None for state in states):
+            return sources
+        self.commit_first_schemas(sources.values())
+        return {dataset: self._input(dataset) for dataset in sources}
 
     def _input(self, dataset: DatasetId) -> DatasetHandle:
         handle = self.datasets.by_id(dataset)
