@@ -14,6 +14,7 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
+from odf_common.ports.engine import QueryOutOfMemory
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.transforms.engine_output import validate
 
@@ -292,3 +293,23 @@ def test_a_transform_that_keeps_failing_is_retried_forever(chain: Coordinator) -
     chain.work()
 
     assert chain.find("cities.copy").state.last_offset == 0
+
+
+def test_a_transform_without_memory_is_a_problem_and_tried_again(chain: Coordinator) -> None:
+    copy = chain.find("cities.copy").id
+    chain.engine.failures = [QueryOutOfMemory(text="the query needs too much memory") for _ in range(2)]
+    chain.push("cities", "Oslo")
+    chain.work()
+    problem = chain.scheduler.current_problem(copy)
+    assert problem is not None
+    assert ("too much memory" in problem.text, "it is retried" in problem.remedy) == (True, True)
+
+    chain.now += 1
+    chain.work()
+    assert len(chain.engine.requests) == 1, "not at once: it fills the memory of others"
+    for _ in range(2):
+        chain.now += 600
+        chain.work()
+
+    assert chain.find("cities.copy").state.last_offset == 0
+    assert chain.scheduler.current_problem(copy) is None

@@ -185,6 +185,7 @@ def test_the_same_request_gives_the_same_bytes(derive: Make) -> None:
             "SELECT repeat(left(origin, 1), 2000000000) AS x, time_hour AS event_time FROM flights",
             QueryOutOfMemory,
         ),
+        ("SELECT repeat(origin, 2000000000) AS x, time_hour AS event_time FROM flights", QueryFailed),
         ("SELECT rand() AS x, time_hour AS event_time FROM flights", InvalidQuery),
         ("SELECT reflect('java.lang.System', 'gc') AS x, time_hour AS event_time FROM flights", InvalidQuery),
         ("SELEC time_hour AS event_time FROM flights", InvalidQuery),

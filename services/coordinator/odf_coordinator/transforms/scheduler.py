@@ -22,7 +22,7 @@ from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.engine import EngineSilent
+from odf_common.ports.engine import EngineSilent, QueryOutOfMemory
 from odf_common.service.consumer.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -39,7 +39,9 @@ MAX_RUNS_WITH_STALLED: Final = 64  # concurrent runs in total
 ROOM_SECONDS: Final = 0.1  # between checks whether a run has stalled
 UNAVAILABLE_BACKOFF: Final = Backoff(first=0.2, most=5.0)  # after a run that a dependency has prevented
 FAILED_BACKOFF: Final = Backoff(first=0.2, most=15.0)  # after a run that has failed
+MEMORY_BACKOFF: Final = Backoff(first=5.0, most=600.0)  # after a run that lacked memory
 RETRY_ADVICE: Final = "it is retried automatically; see the coordinator's log"
+MEMORY_ADVICE: Final = "it is retried, since other queries may have filled the memory; else change the query"
 CORRECT_ADVICE: Final = (
     "correct the query, with `odf commit` or `odf add --replace`, or its inputs; `odf pull` retries it; a query that "
     "the engine refuses now is replaced after `odf reset` to before it"
@@ -254,6 +256,8 @@ class Scheduler:
         )
         try:
             return self._transformer.perform(handle, plan)
+        except QueryOutOfMemory:  # whether it has memory depends on what else runs
+            raise
         except InvalidQuery as error:
             self._note_problem(handle, error, self._transformer.cause(handle, plan))
             raise
@@ -288,9 +292,12 @@ class Scheduler:
         with self._changed:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
-            if not isinstance(error, InvalidQuery | InputDiverged):
-                again_at = self._now() + FAILED_BACKOFF.pause(self._queue.pauses(dataset) + 1)
-                if self._problems.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
+            lacks_memory = isinstance(error, QueryOutOfMemory)
+            if lacks_memory or not isinstance(error, InvalidQuery | InputDiverged):
+                backoff = MEMORY_BACKOFF if lacks_memory else FAILED_BACKOFF
+                again_at = self._now() + backoff.pause(self._queue.pauses(dataset) + 1)
+                remedy = MEMORY_ADVICE if lacks_memory else remedy_of(error, RETRY_ADVICE)
+                if self._problems.note(dataset, str(error), remedy=remedy):
                     log.error("transform failed", dataset_id=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()

@@ -33,6 +33,15 @@ _ADVICE: Final = re.compile(
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
 _INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
 _RESOURCE_STATES: Final = ("53", "54", _INTERNAL)  # prefixes of those of exhausted resources and limits, too
+# What Java raises for a value that a function cannot take or compute, where Spark does not check it first.
+_VALUE_ERRORS: Final = (
+    "java.lang.ArithmeticException",
+    "java.lang.NegativeArraySizeException",
+    "java.lang.NumberFormatException",
+    "java.time.DateTimeException",
+)
+_IS_THROWABLE: Final = re.compile(r"org\.apache\.spark\.Spark\w*Exception")  # these have a SQL state, or null
+MAX_CAUSES: Final = 16
 MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
@@ -58,7 +67,10 @@ def query_fault(error: Exception) -> InvalidQuery:
     is_stateless = state is None and isinstance(error, AnalysisException)
     is_users = isinstance(error, IllegalArgumentException) or is_stateless
     if not is_users and (state is None or state.startswith(_INTERNAL)):
-        raise EngineFault(text[:MAX_MESSAGE_CHARACTERS]) from error
+        cause = _fault_of_query(error) if state is None else None
+        if cause is None:
+            raise EngineFault(text[:MAX_MESSAGE_CHARACTERS]) from error
+        text = cause
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
@@ -112,3 +124,22 @@ def _said(error: Exception) -> tuple[str | None, str]:
     if thrown.getClass().getName().startswith("org.apache.spark.sql."):
         return thrown.getSqlState(), str(thrown.getMessage())
     return None, str(thrown.toString())  # such as java.lang.OutOfMemoryError: Java heap space
+
+
+def _fault_of_query(error: Exception) -> str | None:
+    """Return the message of the first cause that the query or its records are to blame for; None without such a one.
+
+    Spark wraps what a task or a sub-query throws in an exception without SQL state.
+    """
+    thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    for _ in range(MAX_CAUSES):
+        if thrown is None:
+            return None
+        name, message = str(thrown.getClass().getName()), str(thrown.getMessage())
+        if name in _VALUE_ERRORS:
+            return f"a function cannot compute a value: {message}"
+        state = str(thrown.getSqlState() or _INTERNAL) if _IS_THROWABLE.match(name) else _INTERNAL
+        if not state.startswith(_RESOURCE_STATES):
+            return message
+        thrown = thrown.getCause()
+    return None
