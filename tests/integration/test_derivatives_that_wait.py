@@ -35,6 +35,15 @@ def test_a_join_with_a_dataset_that_has_no_records_follows_its_watermark(story: 
     story.ingest("bikes.rentals", [on(day, day, price=5) for day in range(1, 7)])
     story.pull("bikes.daily bikes.both --recursive")
     assert story.records("bikes.daily", "bikes.both", "bikes.faults") == [0, 6, 0]
+    row = story.pull("bikes.daily")["bikes.daily"]
+    assert (row["state"], row["records"]) == ("waiting", 0)
+    assert "6 records held" in row["waitsFor"]
+    assert "bikes.faults has no watermark; that of bikes.rentals is 2026-05-06T12:00:00Z" in row["waitsFor"]
+    assert "`odf pull bikes.faults --set-watermark 2026-05-0" in row["waitsRemedy"]
+    assert story.pull("bikes.both")["bikes.both"]["state"] == "up-to-date"
+    assert story.summary("bikes.daily")["waitsForInput"] == "bikes.faults"
+    said = story.node.run("status bikes.daily --output json")
+    assert said[0]["waitsFor"] == row["waitsFor"]
 
     story.pull("bikes.faults --set-watermark 2026-05-05T00:00:00Z")
     story.pull("bikes.daily")
@@ -50,6 +59,10 @@ def test_a_join_with_a_dataset_that_has_no_records_follows_its_watermark(story: 
     ]
     assert story.summary("bikes.daily")["late"] == 1
     assert story.records("bikes.both") == [9]
+    story.pull("bikes.rentals bikes.faults --set-watermark 2026-05-20T00:00:00Z")
+    rows = story.pull("bikes.daily bikes.both")
+    assert {row["state"] for row in story.pull("bikes.daily bikes.both").values()} == {"up-to-date"}
+    assert rows["bikes.daily"]["waitsFor"] is None
     assert [schemas_set(story, name) for name in ("bikes.rentals", "bikes.faults")] == [1, 1]
     verdicts = story.verify("bikes.daily bikes.both bikes.faults")
     assert [(one["verdict"], one["problems"]) for one in verdicts] == [("valid", [])] * 3

@@ -37,6 +37,7 @@ from odf_coordinator.operations.read import RecordReader
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.references import References
 from odf_coordinator.operations.rollback import DerivativeRollback
+from odf_coordinator.operations.waiting import Waiting
 from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
@@ -57,7 +58,8 @@ def build(env: Environment) -> Service:
     committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.waits)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = PartitionOwnership(datasets=datasets, keys=keys, announce=committer.announce)
-    transformer = _transformer(env, datasets, committer, publisher)
+    schemas = _first_schemas(env, datasets, committer)
+    transformer = _transformer(env, schemas, publisher)
     scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
     committer.listen(publisher.announce)
     committer.listen(scheduler.on_committed)
@@ -75,7 +77,7 @@ def build(env: Environment) -> Service:
     )
     collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
     importer = Importer(datasets=datasets, keys=keys, refs=env.refs, committer=committer, claims=claims)
-    parts = _parts(creator, importer, scheduler, _ingest(env.settings))
+    parts = _parts(creator, importer, scheduler, _ingest(env.settings), schemas)
     return Service(
         name="coordinator",
         subscriptions=_subscriptions(importer, ownership, parts),
@@ -85,15 +87,15 @@ def build(env: Environment) -> Service:
     )
 
 
-def _transformer(
-    env: Environment, datasets: Datasets, committer: Committer, publisher: Publisher
-) -> Transformer:
-    schemas = FirstSchemas(
-        datasets=datasets, committer=committer, engine=env.engine, is_signed=env.settings.signed_columns
-    )
+def _first_schemas(env: Environment, datasets: Datasets, committer: Committer) -> FirstSchemas:
+    is_signed = env.settings.signed_columns
+    return FirstSchemas(datasets=datasets, committer=committer, engine=env.engine, is_signed=is_signed)
+
+
+def _transformer(env: Environment, schemas: FirstSchemas, publisher: Publisher) -> Transformer:
     return Transformer(
-        datasets=datasets,
-        committer=committer,
+        datasets=schemas.datasets,
+        committer=schemas.committer,
         engine=env.engine,
         blobs=env.blobs,
         commit_first_schemas=schemas.commit,
@@ -146,7 +148,13 @@ def _subscriptions(
     )
 
 
-def _parts(creator: DatasetCreator, importer: Importer, scheduler: Scheduler, ingest: IngestClient) -> Parts:
+def _parts(
+    creator: DatasetCreator,
+    importer: Importer,
+    scheduler: Scheduler,
+    ingest: IngestClient,
+    schemas: FirstSchemas,
+) -> Parts:
     datasets, keys = creator.datasets, creator.keys
     editor = DatasetEditor(datasets=datasets, committer=creator.committer, creator=creator)
     return Parts(
@@ -166,6 +174,7 @@ def _parts(creator: DatasetCreator, importer: Importer, scheduler: Scheduler, in
             keys=keys,
             rollback=DerivativeRollback(datasets=datasets, creator=creator, keys=keys),
             rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),
+            waiting=Waiting(datasets=datasets, schemas=schemas),
         ),
         scheduler=scheduler,
         dropper=DataDropper(datasets=datasets, committer=creator.committer, engine=creator.engine),

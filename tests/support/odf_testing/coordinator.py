@@ -48,6 +48,7 @@ from odf_coordinator.operations.read import RecordReader
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.references import References
 from odf_coordinator.operations.rollback import DerivativeRollback
+from odf_coordinator.operations.waiting import Waiting
 from odf_coordinator.storage.slice_index import Slices
 from odf_coordinator.transforms.progress import RunningTransforms
 from odf_coordinator.transforms.runner import Transformer
@@ -226,6 +227,7 @@ class Coordinator:
             keys=self.keys,
             rollback=DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys),
             rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),
+            waiting=Waiting(datasets=self.datasets, schemas=self.first_schemas),
         )
 
     @property

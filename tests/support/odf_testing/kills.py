@@ -119,7 +119,7 @@ def done(node: EmbeddedNode, command: str) -> list[Row]:
 
 def settle(story: Story, datasets: str) -> None:
     """Pull until nothing is left to do."""
-    while {row["state"] for row in done(story.node, f"pull {datasets}")} != {"up-to-date"}:
+    while not {row["state"] for row in done(story.node, f"pull {datasets}")} <= {"up-to-date", "waiting"}:
         pass
 
 

@@ -90,13 +90,17 @@ class ValidatedQuery:
 class EngineProgress:
     """How far a request is: `rows` of `total` in this stage; 0 if the engine does not count.
 
-    `late` is the number of rows so far that were too late for their windows, and were dropped.
+    `late` is the number of rows so far that were too late for their windows, and were dropped. `held` is the number of
+    rows that the new checkpoint keeps for results that depend on the watermark, and `held_until` the earliest watermark
+    that completes or drops one of them (ms of event time; None if unknown).
     """
 
     stage: str = ""
     rows: int = 0
     total: int = 0
     late: int = 0
+    held: int = 0
+    held_until: int | None = None
 
 
 OnProgress = Callable[[EngineProgress], None]

@@ -230,6 +230,9 @@ class Servicer(CoordinatorServicer):
             late=late_rows(self._parts.datasets.blobs, handle.id) if handle.is_derivative else 0,
             rejects=self._parts.datasets.rejects(handle),
         )
+        wait = None if reply.problem else self._parts.puller.waiting.of(handle)
+        if wait is not None:
+            reply.waits_for, reply.waits_for_input, reply.waits_remedy = wait.text, wait.input, wait.remedy
         return with_credentials(reply, handle, self._parts.datasets.has_key)
 
 
@@ -254,4 +257,6 @@ def _pull_item(step: PullProgress) -> wire.PullItem:
         late=now.late if step.progress else step.new_late,
         rejected=step.rejects.count,
         rejected_reason=step.rejects.reason,
+        waits_for="" if step.wait is None else step.wait.text,
+        waits_remedy="" if step.wait is None else step.wait.remedy,
     )

@@ -28,6 +28,7 @@ from odf_coordinator.operations.concurrent_steps import concurrent_steps
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.rollback import DerivativeRollback
+from odf_coordinator.operations.waiting import Wait, Waiting
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.scheduler import Scheduler
 
@@ -55,6 +56,7 @@ class PullProgress:
     progress: EngineProgress | None = None  # while the engine is running
     new_late: int = 0  # rows dropped because they were too late for their windows
     rejects: Rejects = NO_REJECTS  # rejected messages that await a decision
+    wait: Wait | None = None  # what a derivative waits for after it has read everything
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,7 @@ class Puller:
     keys: KeyStore
     rollback: DerivativeRollback
     rebuilder: DataRebuilder
+    waiting: Waiting
     roots_at_once: int = MAX_CONCURRENT_ROOTS
 
     def pull(
@@ -267,6 +270,7 @@ class Puller:
             new_records=max(now.next_offset - before.state.next_offset, 0),
             head=now.head,
             rejects=rejects,
+            wait=self.waiting.of(after),
         )
 
     def _with_inputs(self, chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, DatasetHandle]:

@@ -32,7 +32,7 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     KnownEvent,
 )
-from odf_common.ports.engine import Engine
+from odf_common.ports.engine import Engine, EngineProgress
 from odf_common.ports.store import BlobStore, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
 from odf_coordinator.commit.committer import Committer
@@ -40,6 +40,7 @@ from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged
 from odf_coordinator.storage.availability import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
+from odf_coordinator.transforms.held_records import note_held
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.progress import RunningTransforms
 
@@ -138,7 +139,7 @@ class Transformer:
         request = build_request(
             state, plan.inputs, sources, alias=handle.alias, system_time=system_time, files=files
         )
-        response, late = self._execute(handle, request)
+        response, work = self._execute(handle, request)
         written = validate(state, response, scratch)
         event = next_event(
             state, plan.steps, response, new_data=written.data, new_checkpoint=written.checkpoint
@@ -161,13 +162,14 @@ class Transformer:
             state.dataset_id, expected_head=state.head, events=events, system_time=system_time
         )
         after = require_committed(state.dataset_id, outcome).state
-        count_late(self.blobs, handle, late)
+        count_late(self.blobs, handle, work.late)
+        note_held(self.blobs, after, work)
         return _committed_step(handle, after, len(events))
 
     def _execute(
         self, handle: DatasetHandle, request: TransformRequest
-    ) -> tuple[TransformResponseSuccess, int]:
-        """Return the engine's response, and how many records were late."""
+    ) -> tuple[TransformResponseSuccess, EngineProgress]:
+        """Return the engine's response, and its last report, which counts late and held records."""
         begun = time.monotonic()
         with self.running.track(handle.id) as work:
             response = self.engine.execute_transform(request, work.note)
@@ -180,7 +182,7 @@ class Transformer:
             late=work.now.late,
             ms=round((time.monotonic() - begun) * 1000),
         )
-        return response, work.now.late
+        return response, work.now
 
     def _sources(self, handle: DatasetHandle) -> Mapping[DatasetId, DatasetHandle]:
         """Return the inputs; once one of them has begun, the others get the schemas that their sources declare."""

@@ -151,7 +151,21 @@ class Segment:
             is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
             step.new[self.place(name)] = records.filter(pa.array(is_needed)).combine_chunks()
             fed[name] = records.filter(pa.array(complete <= now))
+            self._report_held(name, complete, now, step.progress)
         return fed
+
+    def _report_held(self, stream: str, complete: Numbers, now: int, progress: Progress) -> None:
+        """Count the records that results may still need which are not emitted yet; LATE keeps more, for corrections."""
+        retention, rule = self.flow.retention[stream], self.flow.late[stream]
+        if retention == FOREVER:  # of an unbounded join: emitted as soon as both sides are complete
+            ends = complete
+        elif retention == rule.size - 1 and not rule.unit:
+            ends = last_ends(complete - 1, rule)
+        else:
+            ends = np.where(complete > now, complete, complete + int(retention))
+        held = ends[ends > now]
+        if len(held):
+            progress.hold(len(held), -(-int(held.min()) // 1000))  # rounded up to milliseconds
 
     def place(self, stream: str) -> str:
         """Return the name of a stream's records in the state."""

@@ -209,6 +209,7 @@ class Session:
         # Only a rising watermark ends sessions: Spark need not run.
         if not len(final) or step.watermarks.before == step.watermarks.now:
             step.new[start] = records
+            step.progress.hold(len(records), None)
             return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
         numbered = (
             records.drop_columns(list(HIDDEN))
@@ -223,6 +224,7 @@ class Session:
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[start] = records.filter(pa.array(is_open)).combine_chunks()
+        step.progress.hold(len(step.new[start]), None)
         # A record of an open session may also be in one already emitted: explode makes several rows of one record.
         before = NEVER if step.watermarks.before is None else step.watermarks.before
         is_new = has_ended & (ends > before)

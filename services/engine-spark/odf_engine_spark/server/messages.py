@@ -141,7 +141,14 @@ def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
 
 def progress(now: EngineProgress) -> engine_pb2.Progress:
     """Return a progress report as a message."""
-    return engine_pb2.Progress(stage=now.stage, rows=now.rows, total=now.total, late=now.late)
+    return engine_pb2.Progress(
+        stage=now.stage,
+        rows=now.rows,
+        total=now.total,
+        late=now.late,
+        held=now.held,
+        held_until=now.held_until,
+    )
 
 
 def ipc_chunks(records: pa.RecordBatchReader, size: int) -> Iterator[bytes]:

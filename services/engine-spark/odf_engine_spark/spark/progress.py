@@ -40,6 +40,13 @@ class Progress:
         with self._guard:
             self._now = replace(self._now, late=self._now.late + rows)
 
+    def hold(self, rows: int, until: int | None) -> None:
+        """Count rows kept for results that depend on the watermark, the first of them `until` one (ms, if known)."""
+        with self._guard:
+            times = [time for time in (until, self._now.held_until) if time is not None]
+            held = self._now.held + rows
+            self._now = replace(self._now, held=held, held_until=min(times, default=None))
+
     @property
     def is_cancelled(self) -> bool:
         """Return whether the request was cancelled."""

@@ -321,7 +321,12 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> An
             progress = response.progress
             on_progress(
                 EngineProgress(
-                    stage=progress.stage, rows=progress.rows, total=progress.total, late=progress.late
+                    stage=progress.stage,
+                    rows=progress.rows,
+                    total=progress.total,
+                    late=progress.late,
+                    held=progress.held,
+                    held_until=progress.held_until if progress.HasField("held_until") else None,
                 )
             )
     if response is None or not response.flatbuffer:

@@ -14,7 +14,8 @@ from odf_common.identity.dataset_refs import NamePattern, parse_alias, parse_pat
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
-EXTRA = ("blocks", "updated", "kind", "late", "dropped")  # left out first on a narrow terminal
+# Left out first on a narrow terminal.
+EXTRA = ("blocks", "updated", "kind", "late", "dropped", "waitsForInput")
 LIST_VIEWS_TIMEOUT_SECONDS = 5  # to ask the views
 
 
@@ -26,8 +27,9 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
 
     In a pattern, % matches anything. The table truncates a `problem`; `odf status DATASET` shows it in full. `late`
     counts rows that this node dropped because they arrived too late for a derivative; a transform repeated after a
-    reset counts them again. `rejected` counts messages that could not be read as records and await a decision: see
-    `odf rejected`. --wide adds id, head, lag and throughput.
+    reset counts them again. `waitsForInput` is the input whose watermark or first record a derivative waits for;
+    `odf status DATASET` says until when. `rejected` counts messages that could not be read as records and await a
+    decision: see `odf rejected`. --wide adds id, head, lag and throughput.
 
     \b
     Example:
@@ -43,7 +45,9 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     stuck = clients.stuck_sources(node)
     rows = [with_stuck(summary_row(dataset), stuck, dataset.dataset_id) for dataset in shown]
     columns = COLUMNS + tuple(
-        name for name in ("late", "rejected", "dropped", "problem") if any(row[name] for row in rows)
+        name
+        for name in ("late", "rejected", "dropped", "waitsForInput", "problem")
+        if any(row[name] for row in rows)
     )
     if is_wide():
         live = _live(node)

@@ -236,7 +236,10 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
                 begun.setdefault(item.alias, len(begun))
             if item.state in FINISHED:
                 bars.update(task, completed=1, total=1)  # type: ignore[arg-type]
-                row = _row(item.alias, item.state, item.new_blocks, item.new_records, item.head, item.error)
+                is_waiting = item.state == "up-to-date" and item.waits_for
+                state = "waiting" if is_waiting else item.state
+                row = _row(item.alias, state, item.new_blocks, item.new_records, item.head, item.error)
+                row |= {"waitsFor": item.waits_for or None, "waitsRemedy": item.waits_remedy or None}
                 rejects = {"rejected": item.rejected, "rejectedReason": item.rejected_reason or None}
                 rows.append({**row, "late": item.late, **rejects})
     rows.sort(key=lambda row: begun[str(row["dataset"])])  # as they were pulled: inputs first
@@ -246,12 +249,14 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
 
 
 def _remark_omitted(row: Mapping[str, object]) -> None:
-    """Say which records a dataset has left out, and what to do."""
+    """Say which records a dataset has left out or waits with, and what to do."""
     if row["late"]:
         remark(
             f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
             "`odf source show INPUT` proposes a watermarkDelay"
         )
+    if row["waitsFor"] and not row["records"]:  # in most pulls the last window is open
+        remark(f"{row['dataset']}: {row['waitsFor']}; {row['waitsRemedy']}")
     if row["rejected"]:
         remark(
             f"{row['dataset']}: rejected messages that await a decision: {row['rejected']}; the first: "

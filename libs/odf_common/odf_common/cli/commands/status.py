@@ -19,7 +19,7 @@ from odf_common.cli.output import (
     short,
     shortened,
 )
-from odf_common.cli.rows import problem_of, with_stuck
+from odf_common.cli.rows import problem_of, wait_of, with_stuck
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
@@ -34,15 +34,10 @@ NEARLY_FULL_BYTES: Final = 16 << 20  # a batch may need that much
 VIEWS_TIMEOUT_SECONDS: Final = 1.0
 LIST_TIMEOUT_SECONDS: Final = 10.0  # thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
-EXTRA: Final = ("watermark", "records/s", "late", "dropped")  # left out first on a narrow terminal
-SELDOM: Final = (
-    "running",
-    "poll",
-    "late",
-    "rejected",
-    "dropped",
-    "problem",
-)  # columns shown only if not empty
+# Left out first on a narrow terminal.
+EXTRA: Final = ("watermark", "records/s", "late", "dropped", "waits for")
+# Columns shown only if not empty.
+SELDOM: Final = ("running", "poll", "late", "rejected", "dropped", "waits for", "problem")
 
 
 @click.command("status", short_help="Show the node's parts.")
@@ -54,8 +49,9 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     `waiting` counts messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last
     minute, and `late` counts rows that were dropped because they arrived too late for a derivative. `rejected` counts
     messages that could not be read as records and await a decision: see `odf rejected`. `poll` says when a polling
-    source that has an interval is polled next. Tables truncate a problem;
-    `odf status DATASET` shows it in full.
+    source that has an interval is polled next. `waits for` is the input whose watermark or first record a derivative
+    needs for what it has read. Tables truncate a problem; `odf status DATASET` shows it in full, and until when a
+    derivative waits.
 
     \b
     Example:
@@ -227,6 +223,7 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         "late": row["late"],
         "rejected": row.get("rejected"),
         "dropped": row["dropped"],
+        "waits for": row.get("waitsForInput"),
         "problem": row["problem"],
     }
 
@@ -265,7 +262,7 @@ def with_standing(
         since = Timestamp(summary.rejected_since).whole_ms() if summary.HasField("rejected_since") else None
         row.update(rejected_since=since)
         row.update(exposed=summary.exposed or None, exposed_remedy=summary.exposed_remedy or None)
-        row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary))
+        row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary), **wait_of(summary))
     return list(rows.values())
 
 

@@ -1,0 +1,109 @@
+"""What a derivative waits for: the first record of an input, or the watermark of the input that is behind."""
+
+from dataclasses import dataclass
+
+from odf_common.errors import counted
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.scalars import Timestamp
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.definitions.first_schemas import FirstSchemas
+from odf_coordinator.transforms.held_records import HeldRecords, held_records
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a derivative waits for, and the command that helps; `until` is the watermark that it needs, if known."""
+
+    text: str
+    remedy: str
+    input: str
+    until: Timestamp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Explains why derivatives without a problem give no records."""
+
+    datasets: Datasets
+    schemas: FirstSchemas
+
+    def of(self, handle: DatasetHandle) -> Wait | None:
+        """Return what a derivative of this node waits for; None if nothing is left to be read or emitted."""
+        if not handle.is_derivative or not self.datasets.has_key(handle.id):
+            return None
+        inputs = [self.datasets.by_id(dataset) for dataset in handle.inputs()]
+        known = [input_ for input_ in inputs if input_ is not None]
+        if not known or len(known) < len(inputs):
+            return None
+        for input_ in known:
+            if input_.state.schema is None:
+                return self._first_record(input_)
+        held = held_records(self.datasets.blobs, handle.state)
+        return self._watermark(known, held) if held.records else None
+
+    def _first_record(self, input_: DatasetHandle) -> Wait:
+        root = self._behind(input_)
+        why = "" if root.is_derivative else self.schemas.why_unknown(root)
+        text = f"it waits for the first record of {root.alias}"
+        return Wait(
+            text=f"{text}, whose columns are not known before: {why}" if why else text,
+            remedy=f"`odf pull {root.alias}`"
+            if root.state.polling_source
+            else f"publish a record to {root.alias}",
+            input=root.alias,
+        )
+
+    def _watermark(self, inputs: list[DatasetHandle], held: HeldRecords) -> Wait:
+        behind = min(inputs, key=_watermark_ns)
+        ahead = max(inputs, key=_watermark_ns)
+        root, watermark = self._behind(behind), behind.state.watermark
+        until = "" if held.until is None else f" {held.until}"
+        text = f"{counted(held.records, 'record')} held until the watermark reaches"
+        where = f"{behind.alias} has no watermark"
+        if watermark is not None:
+            where = f"that of {behind.alias} is {watermark}, since {behind.state.system_time}"
+        if ahead.state.watermark is not None and ahead.state.watermark != watermark:
+            where += f"; that of {ahead.alias} is {ahead.state.watermark}"
+        via = "" if root.id == behind.id else f" (it derives from {root.alias})"
+        return Wait(
+            text=f"{text}{until or ' it'}: {where}{via}",
+            remedy=self._remedy(root, held.until),
+            input=root.alias,
+            until=held.until,
+        )
+
+    def _remedy(self, root: DatasetHandle, until: Timestamp | None) -> str:
+        if not self.datasets.has_key(root.id):
+            return f"`odf pull {root.alias}` gets what its owner has published since"
+        if root.is_derivative:
+            return (
+                f"{root.alias} has rows that may change at any time, so it has no watermark; see `odf status`"
+            )
+        time = "T" if until is None else str(until)
+        return (
+            f"records of {root.alias} with later times raise it; if none before {time} will come, "
+            f"`odf pull {root.alias} --set-watermark {time}`; for partitions without messages: "
+            f"`odf source set {root.alias} idleTimeout=1h`"
+        )
+
+    def _behind(self, handle: DatasetHandle) -> DatasetHandle:
+        """Return the dataset from which one derives, and which holds it back, as far up as this node computes it."""
+        seen = set[DatasetId]()  # a chain of earlier times may be part of a cycle
+        while handle.is_derivative and handle.id not in seen and self.datasets.has_key(handle.id):
+            seen.add(handle.id)
+            found = [self.datasets.by_id(dataset) for dataset in handle.inputs()]
+            inputs = [input_ for input_ in found if input_ is not None]
+            unknown = [input_ for input_ in inputs if input_.state.schema is None]
+            if not inputs:
+                break
+            slowest = min(unknown or inputs, key=_watermark_ns)
+            # An input with a later watermark than its derivative is not what holds it back.
+            if not unknown and handle.state.watermark is None and slowest.state.watermark is not None:
+                break
+            handle = slowest
+        return handle
+
+
+def _watermark_ns(handle: DatasetHandle) -> float:
+    watermark = handle.state.watermark
+    return float("-inf") if watermark is None else watermark.ns

@@ -1,0 +1,67 @@
+"""The engine counts the records that its checkpoint keeps for results that depend on the watermark."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from odf_testing.engine import COUNTS, HOUR, HOURLY, LATE, MINUTE, Block, Make, flight, reading, sql
+
+from odf_common.metadata.steps import TransformSql
+from odf_engine_spark.spark.progress import Progress
+
+FLIGHTS = (Block(rows=[flight(1, 70.0), flight(HOUR + 1, 70.0)], watermark=HOUR),)
+SESSIONS = (
+    "SELECT session_window.end AS event_time, count(*) AS n FROM flights "
+    "GROUP BY session_window(time_hour, '5 minutes')"
+)
+OUTER = (
+    "SELECT f.time_hour AS event_time, temp FROM flights f LEFT JOIN weather w ON f.origin = w.origin "
+    "AND w.time_hour BETWEEN f.time_hour AND f.time_hour + INTERVAL 30 MINUTES"
+)
+READINGS = (Block(rows=[reading(1, 5.0)], watermark=2 * HOUR),)
+
+
+@pytest.mark.parametrize(
+    ("transform", "inputs", "held", "until"),
+    [
+        (sql(LATE), {"flights": FLIGHTS}, 0, None),
+        (
+            sql("SELECT max(time_hour) AS event_time, origin, count(*) AS n FROM flights GROUP BY origin"),
+            {"flights": FLIGHTS},
+            0,
+            None,
+        ),
+        (sql(COUNTS), {"flights": FLIGHTS}, 1, 2 * HOUR),
+        (sql(COUNTS), {"flights": (*FLIGHTS, Block(watermark=2 * HOUR))}, 0, None),
+        (sql(COUNTS.replace("SELECT", "SELECT /*+ LATE('2 hours') */")), {"flights": FLIGHTS}, 1, 2 * HOUR),
+        (sql(SESSIONS), {"flights": FLIGHTS}, 1, None),
+        (sql(*HOURLY), {"flights": FLIGHTS, "weather": ()}, 2, HOUR),
+        (sql(*HOURLY), {"flights": FLIGHTS, "weather": READINGS}, 1, 2 * HOUR),
+        (sql(OUTER), {"flights": FLIGHTS, "weather": ()}, 2, 2),
+        (sql(OUTER), {"flights": FLIGHTS, "weather": READINGS}, 1, HOUR + 2),
+        (
+            sql(OUTER),
+            {"flights": (*FLIGHTS, Block(watermark=HOUR + 5 * MINUTE)), "weather": READINGS},
+            1,
+            HOUR + 30 * MINUTE + 2,
+        ),
+        (sql(OUTER), {"flights": (*FLIGHTS, Block(watermark=2 * HOUR)), "weather": READINGS}, 0, None),
+    ],
+)
+def test_records_that_wait_for_the_watermark_are_counted(
+    derive: Make,
+    transform: TransformSql,
+    inputs: Mapping[str, Sequence[Block]],
+    held: int,
+    until: int | None,
+) -> None:
+    out, progress = derive(transform, **inputs), Progress()
+    request = out.request(
+        [0] * len(out.chains),
+        [len(chain.blocks) for chain in out.chains],
+        out.folder / "data",
+        out.folder / "checkpoint",
+    )
+
+    out.transforms.execute(request, progress)  # type: ignore[call-arg]
+
+    assert (progress.now.held, progress.now.held_until) == (held, until)
