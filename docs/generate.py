@@ -68,6 +68,11 @@ The largest peak of each part of a node in the cases below: resident memory of i
 of its peak for its later work, so a case's number may come from an earlier case. [Sizing](../operations.md#sizing) says
 on what they depend.
 """
+NOT_IN_TRANSFORMS: Final = """\
+The result of a transform has to be the same whenever it is computed again. A `preprocess`, which
+[computes each record alone](../guide/ingest.md#compute-each-record), calls none of these but `collate`, and
+neither aggregates nor functions of OVER.
+"""
 FUNCTIONS_INTRO: Final = """\
 What SQL may call in `transform`, `preprocess` and `odf sql`. A function that is in no table does not exist for the
 engine, so one of a new release of Spark stays closed until someone has read what it does. Spark's documentation says
@@ -274,8 +279,8 @@ def _functions() -> str:
             FUNCTIONS_INTRO,
             "## In all queries\n",
             _table(("topic", "functions"), rows),
-            "## In `preprocess` and `odf sql` only\n",
-            "The result of a transform has to be the same whenever it is computed again.\n",
+            "## Not in transforms\n",
+            NOT_IN_TRANSFORMS,
             _table(restricted, [(_names(it.functions), it.why, it.instead) for it in AD_HOC_ONLY]),
             "## Refused\n",
             _table(restricted, [(_names(it.functions), it.why, it.instead) for it in REFUSED]),

@@ -150,8 +150,8 @@ def test_a_manifest_whose_query_reads_another_dataset_than_its_inputs_is_refused
     node.add(root, root.replace("name: cities", "name: towns"))
     usual = node.engine.validate
 
-    def validate(*asked: Any) -> ValidatedQuery:
-        return replace(usual(*asked), tables=("cities", "towns"))
+    def validate(*asked: Any, **more: Any) -> ValidatedQuery:
+        return replace(usual(*asked, **more), tables=("cities", "towns"))
 
     monkeypatch.setattr(node.engine, "validate", validate)
     with pytest.raises(InvalidQuery, match="table towns is not an input; inputs are: Cities"):

@@ -1,13 +1,16 @@
 """Impossible declarations are refused with their place: file, line, position, source and column."""
 
+import time
 from dataclasses import replace
+from typing import cast
 
+import grpc
 import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
 
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.data_schema import (
     DataField,
     DataSchema,
@@ -23,6 +26,8 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     TransformSql,
 )
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.definitions.declared_schemas import declared_schema
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
@@ -489,3 +494,42 @@ def test_a_source_declares_its_columns_in_either_form_or_not_at_all() -> None:
         assert schema is not None
         assert (schema.names, schema.types) == (["x"], [pa.int32()])
     assert declared_schema(ReadStepNdJson()) is None
+
+
+PREPROCESS = "      preprocess: {kind: Sql, engine: spark, query: SELECT city FROM input}\n"
+
+
+def test_a_new_preprocess_query_is_checked_with_the_declared_columns(node: Coordinator, root: str) -> None:
+    node.engine.refusal = "GROUP BY cannot be used in preprocess"
+    with pytest.raises(InvalidQuery, match=r"preprocess: GROUP BY cannot be used"):
+        node.add(root + PREPROCESS)
+    with pytest.raises(InvalidQuery, match=r"preprocess: GROUP BY cannot be used"):
+        node.add(root.replace(COLUMNS, "schema: null") + PREPROCESS)
+
+    assert list(node.catalog.entries()) == []
+    declared, inferred = node.engine.preprocess_schemas
+    assert declared is not None
+    assert "city" in declared.names
+    assert inferred is None
+
+
+def test_a_preprocess_query_of_the_chain_stays_and_is_a_problem_of_the_dataset(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root + PREPROCESS)
+    node.engine.refusal = "GROUP BY cannot be used in preprocess"
+    node.add(root + PREPROCESS)
+    servicer = Servicer(node.parts)
+
+    def problem() -> str:
+        (cities,) = servicer.List(wire.ListRequest(), cast("grpc.ServicerContext", None)).datasets
+        return cities.problem
+
+    deadline = time.monotonic() + 30
+    while not problem() and time.monotonic() < deadline:
+        time.sleep(0.01)  # the engine is asked in the background
+    assert "would be refused today: GROUP BY cannot be used" in problem()
+    source = node.find("cities").state.push_sources["default"]
+    changed = TransformSql(engine="spark", query="SELECT count(*) FROM input")
+    with pytest.raises(InvalidQuery, match="GROUP BY cannot be used"):
+        node.editor.commit_event("cities", replace(source, preprocess=changed))

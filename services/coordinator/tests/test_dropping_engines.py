@@ -149,8 +149,10 @@ def test_an_engine_that_changes_during_a_request_is_queried_again(versioned: Coo
             vocabs: Mapping[str, DatasetVocabulary],
             output_vocab: DatasetVocabulary,
             past: Past | None = None,
+            *,
+            is_new: bool = False,
         ) -> ValidatedQuery:
-            answer = super().validate(transform, inputs, vocabs, output_vocab, past)
+            answer = super().validate(transform, inputs, vocabs, output_vocab, past, is_new=is_new)
             if self.version == "one":
                 self.version = versioned.engine.version = "two"
                 commit_again(versioned)

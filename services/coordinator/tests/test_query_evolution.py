@@ -46,8 +46,10 @@ class Selecting(PassingEngine):
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
         past: Past | None = None,
+        *,
+        is_new: bool = False,
     ) -> ValidatedQuery:
-        checked = super().validate(transform, inputs, vocabs, output_vocab, past)
+        checked = super().validate(transform, inputs, vocabs, output_vocab, past, is_new=is_new)
         if checked.schema is None:
             return checked
         fields = [pa.field(name, checked.schema.field(of).type) for of, name in columns_of(transform)]

@@ -1,6 +1,6 @@
 """One warm session for all tests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,11 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.steps import TransformSql
 from odf_engine_spark.server.grpc_servicer import register
-from odf_engine_spark.spark.jvm import Spark
+from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.session import start
 from odf_engine_spark.transform.execute_transform import Transforms
+
+ANALYSIS = "org.apache.spark.sql.catalyst.analysis"
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +57,14 @@ def engine(spark: Spark) -> Iterator[EngineClient]:
     yield client
     client.close()
     server.stop(0)
+
+
+@pytest.fixture(scope="session")
+def all_functions(spark: Spark) -> Mapping[str, Java]:
+    """Spark's description of each function that it can register, also of those that were removed."""
+    found: dict[str, Java] = {}
+    for registry, table in (("FunctionRegistry", "expressions"), ("TableFunctionRegistry", "logicalPlans")):
+        entries = getattr(spark.singleton(f"{ANALYSIS}.{registry}"), table)()
+        for name in str(entries.keys().mkString("\n")).splitlines():
+            found[name] = entries.apply(name)._1()
+    return found

@@ -81,17 +81,6 @@ def listener() -> Iterator[Listener]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def all_functions(spark: Spark) -> Mapping[str, Java]:
-    """Spark's description of each function that it can register, also of those that were removed."""
-    found: dict[str, Java] = {}
-    for registry, table in (("FunctionRegistry", "expressions"), ("TableFunctionRegistry", "logicalPlans")):
-        entries = getattr(spark.singleton(f"{ANALYSIS}.{registry}"), table)()
-        for name in str(entries.keys().mkString("\n")).splitlines():
-            found[name] = entries.apply(name)._1()
-    return found
-
-
 @pytest.fixture
 def places(engine: EngineClient, tmp_path: Path) -> Mapping[str, Place]:
     """The three places where SQL runs, as functions of an expression over a row."""

@@ -44,6 +44,8 @@ class PassingEngine:
         self.migrations: list[MigrateRequest] = []
         self.failures: list[Exception] = []
         self.progress: Iterable[EngineProgress] = ()
+        self.preprocess_schemas: list[pa.Schema | None] = []
+        self.refusal = ""  # of a preprocess query that is new
 
     def execute_transform(
         self, request: TransformRequest, on_progress: OnProgress | None = None
@@ -88,6 +90,8 @@ class PassingEngine:
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
         past: Past | None = None,
+        *,
+        is_new: bool = False,
     ) -> ValidatedQuery:
         queries = [step.query for step in transform.queries or ()]
         if not all(query.upper().startswith("SELECT") for query in queries):
@@ -95,6 +99,11 @@ class PassingEngine:
         self._require(transform)
         schema = next(iter(inputs.values()), None)
         return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False, version=self.version)
+
+    def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
+        self.preprocess_schemas.append(schema)
+        if self.refusal:
+            raise InvalidQuery(text=self.refusal)
 
     def _require(self, transform: Transform) -> None:
         if transform.version not in (None, self.version):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -16,6 +16,8 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp, UInt64
 from odf_common.metadata.steps import Strings, Transform
+
+PREPROCESS_INPUT: Final = "input"  # the table that a source's query reads
 
 
 @dataclass(eq=False, kw_only=True)
@@ -174,8 +176,19 @@ class Engine(Protocol):
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
         past: Past | None = None,
+        *,
+        is_new: bool = False,
     ) -> ValidatedQuery:
-        """Check a transform: without inputs its syntax only, with a `past` also whether it can continue from that."""
+        """Check a transform: without inputs its syntax only, with a `past` also whether it can continue from that.
+
+        One that `is_new` is refused if decimals would lose places.
+        """
+
+    def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
+        """Raise `InvalidQuery` unless a source's new query computes each record alone, and keeps decimal places.
+
+        `schema` has the source's declared columns; without it, only the query's text is checked.
+        """
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         """Write the checkpoint from which the new version continues, and the records that correct the output.

@@ -29,6 +29,7 @@ from odf_coordinator.catalog.chain_problems import chain_problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.definitions.query_validation import PreprocessProblems
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller, PullProgress
@@ -61,6 +62,7 @@ class Servicer(CoordinatorServicer):
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._preprocesses = PreprocessProblems(parts.creator.engine, parts.datasets.has_key)
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:
         """Create or replace datasets from manifests."""
@@ -223,7 +225,8 @@ class Servicer(CoordinatorServicer):
             problem=chain_problem(self._parts.datasets, handle, self._parts.creator.committer.latest_time())
             or self._parts.scheduler.current_problem(handle.id)
             or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
-            or unheard(handle, self._parts.datasets.has_key),
+            or unheard(handle, self._parts.datasets.has_key)
+            or self._preprocesses.problem(handle),
             data_size=data_size,
             # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=handle.is_derivative and was_dropped(self._parts.datasets, handle),

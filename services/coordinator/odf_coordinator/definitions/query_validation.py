@@ -1,13 +1,14 @@
 """Validates transforms with the engine before anything is committed."""
 
-from collections.abc import Collection, Iterable, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidQuery, OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
@@ -16,12 +17,16 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
 )
+from odf_common.metadata.steps import ReadStep, Transform
 from odf_common.ports.engine import Engine, Past
-from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.problems import Problem
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
+    declared_schema,
     known_schemas,
     schema_of,
     schema_of_events,
+    sources_of,
     vocabulary_of_events,
     with_system,
 )
@@ -63,21 +68,32 @@ class Validation:
         vocabulary = vocabulary_of_events(draft.events)
         schema = schema_of_events(draft.events)
         handle = self._datasets.by_id(draft.dataset_id)
+        past = None if handle is None else handle.state
         events = [*draft.events]
         for number, event in enumerate(draft.events):
             with draft.placed(), event_at(number):
                 if isinstance(event, SetTransform):
-                    checked = self.output(event, vocabulary, None if handle is None else handle.state)
+                    checked = self.output(event, vocabulary, past)
                     events[number], schema = checked.event, checked.schema
-                self.preprocessing(event, vocabulary)
+                self.preprocessing(event, vocabulary, past)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
         return draft.with_events(tuple(events))
 
-    def preprocessing(self, event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
-        """Raise `InvalidQuery` unless a source's preprocessing SQL, if any, is valid."""
-        if isinstance(event, AddPushSource | SetPollingSource) and event.preprocess is not None:
-            with _at("preprocess"):
+    def preprocessing(
+        self, event: KnownEvent, vocabulary: DatasetVocabulary, past: ChainState | None
+    ) -> None:
+        """Raise `InvalidQuery` unless a source's preprocessing SQL, if any, is valid.
+
+        SQL that a source of the chain already has is checked for its syntax only.
+        """
+        if not isinstance(event, AddPushSource | SetPollingSource) or event.preprocess is None:
+            return
+        sources = () if past is None else sources_of(past)
+        with _at("preprocess"):
+            if any(source.preprocess == event.preprocess for source in sources):
                 self._engine.validate(event.preprocess, {}, {}, vocabulary)
+            else:
+                self._engine.validate_preprocess(event.preprocess, declared_schema(event.read))
 
     def output(
         self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
@@ -97,7 +113,7 @@ class Validation:
             transform = event.transform if is_new else replace(event.transform, version=None)
             before = past if is_new and schemas else None
             validated = self._engine.validate(
-                transform, schemas, vocabularies, vocabulary, _past(before, event)
+                transform, schemas, vocabularies, vocabulary, _past(before, event), is_new=is_new
             )
             require_inputs(validated.tables, shapes)
         if is_new and event.transform.version is None:
@@ -115,6 +131,52 @@ class Validation:
             return self._drafted[dataset]
         handle = self._datasets.find(ref)
         return Shape(schema=schema_of(handle.state), vocabulary=handle.state.vocabulary)
+
+
+class PreprocessProblems:
+    """Problems of sources whose preprocessing SQL is in the chain, but would be refused if it were added today.
+
+    The engine is asked once for each query, in the background: a status does not wait for an engine that starts.
+    """
+
+    def __init__(self, engine: Engine, has_key: Callable[[DatasetId], bool]) -> None:
+        """Ask this engine about the sources of datasets whose key is on this node: others are not read here."""
+        self._engine = engine
+        self._has_key = has_key
+        self._refusals: dict[tuple[Transform, ReadStep], str] = {}  # empty while the engine is asked
+        self._guard = threading.Lock()
+
+    def problem(self, handle: DatasetHandle) -> Problem | None:
+        """Return the problem of a dataset; None if it has none, or if the engine has not answered yet."""
+        for source in sources_of(handle.state):
+            if source.preprocess is None or not self._has_key(handle.id):
+                continue
+            if why := self._refusal(source.preprocess, source.read):
+                remedy = (
+                    "records are still ingested; commit the source again with a query that is accepted: `odf commit "
+                    f"{handle.alias} FILE`, and let a derivative do the rest"
+                )
+                text = f"its preprocess would be refused today: {why}"
+                return Problem(text=text, remedy=remedy, since=handle.state.system_time)
+        return None
+
+    def _refusal(self, query: Transform, read: ReadStep) -> str:
+        with self._guard:
+            if (query, read) in self._refusals:
+                return self._refusals[query, read]
+            self._refusals[query, read] = ""
+        threading.Thread(target=self._ask, args=(query, read), name="preprocess-check", daemon=True).start()
+        return ""
+
+    def _ask(self, query: Transform, read: ReadStep) -> None:
+        try:
+            self._engine.validate_preprocess(query, declared_schema(read))
+        except InvalidQuery as error:
+            with self._guard:
+                self._refusals[query, read] = str(error)
+        except OdfError:  # no answer: the next status asks again
+            with self._guard:
+                del self._refusals[query, read]
 
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:

@@ -41,7 +41,7 @@ _ANYTHING_READ_ONLY: Final = _ROWS_AND_WINDOWS | names_in(
     "Except Intersect LateralJoin Range ResolvedHint Sample WithCTE CTERelationDef CTERelationRef "
     "Unpivot LogicalRDD"
 )
-_SUBQUERIES: Final = names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
+SUBQUERIES: Final = names_in("ScalarSubquery Exists ListQuery InSubquery LateralSubquery")
 _CALLS: Final = {  # by kind of node, the field with the function's name
     "UnresolvedFunction": "nameParts",
     "UnresolvedTableValuedFunction": "name",
@@ -52,7 +52,7 @@ _NAMED_BY_VALUE: Final = ("ExpressionWithUnresolvedIdentifier", "PlanWithUnresol
 _TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
 _PARSED: Final = names_in("ParseToTimestamp ParseToDate TryToTimestampExpressionBuilder ParseToTimestampNTZ")
 _LIMIT: Final = "LIMIT (use row_number() OVER (ORDER BY …) in a sub-query and WHERE <its name> <= 10)"
-_SAID: Final = {
+NODE_NAMES: Final = {
     "Aggregate": "aggregates",
     "Deduplicate": "DISTINCT",
     "Distinct": "DISTINCT",
@@ -82,15 +82,20 @@ SUPPORTED: Final = (
 
 def check_written(tree: Tree) -> None:
     """Raise `InvalidQuery` unless a parsed plan is a query: no commands, scripts, shell calls or refused functions."""
-    for node in _plan_nodes(tree):
+    for node in plan_nodes(tree):
         if node.kind not in _WRITTEN:
-            words = _SAID.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
+            words = NODE_NAMES.get(node.kind) or node.kind.removesuffix("Command").removesuffix("Statement")
             raise InvalidQuery(text=f"only SELECT queries are allowed, not {words}")
     for node in tree.walk():
         if node.kind in _NAMED_BY_VALUE:
             raise InvalidQuery(text="IDENTIFIER(…) cannot be used: write the name itself")
-        if node.kind in _CALLS:
-            _check_call(_function_name(node.fields[_CALLS[node.kind]]), node)
+        if function := called_function(node):
+            _check_call(function, node)
+
+
+def called_function(node: Tree) -> str:
+    """Return the name of the function that a node of a parsed plan calls; empty if it is not a call."""
+    return _function_name(node.fields[_CALLS[node.kind]]) if node.kind in _CALLS else ""
 
 
 def _check_call(function: str, call: Tree) -> None:
@@ -130,19 +135,19 @@ def _arguments(call: Tree) -> tuple[Tree, ...]:
 
 def check_transform(tree: Tree) -> None:
     """Raise `InvalidQuery` unless an analysed plan uses only what a transform may use."""
-    for node in _plan_nodes(tree):
+    for node in plan_nodes(tree):
         if node.kind not in _ROWS_AND_WINDOWS:
             raise InvalidQuery(
-                text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a transform: {SUPPORTED}"
+                text=f"{NODE_NAMES.get(node.kind, node.kind)} cannot be used in a transform: {SUPPORTED}"
             )
-    if any(node.kind in _SUBQUERIES for node in tree.walk()):
+    if any(node.kind in SUBQUERIES for node in tree.walk()):
         raise InvalidQuery(text="sub-queries cannot be used in a transform: join instead")
     _check_expressions(tree, {**REFUSED_CLASSES, **AD_HOC_CLASSES})
-    _check_fixed(tree)
+    check_fixed(tree)
     _check_plain(tree)
 
 
-def _check_fixed(tree: Tree) -> None:
+def check_fixed(tree: Tree) -> None:
     """Refuse strings that become the current time when Spark converts them, such as `CAST('now' AS DATE)`."""
     for node in tree.walk():
         is_cast = node.kind == "Cast" and str(node.fields["dataType"]) in _TIME_TYPES
@@ -164,9 +169,9 @@ def _check_plain(tree: Tree) -> None:
 
 def check_query(tree: Tree) -> None:
     """Raise `InvalidQuery` unless an analysed ad-hoc plan only reads and computes."""
-    for node in _plan_nodes(tree):
+    for node in plan_nodes(tree):
         if node.kind not in _ANYTHING_READ_ONLY:
-            raise InvalidQuery(text=f"{_SAID.get(node.kind, node.kind)} cannot be used in a query")
+            raise InvalidQuery(text=f"{NODE_NAMES.get(node.kind, node.kind)} cannot be used in a query")
     _check_expressions(tree, REFUSED_CLASSES)
 
 
@@ -193,7 +198,7 @@ def _with_parts(tree: Tree) -> Iterable[Tree]:
             yield from (child for child in node.children[1:] if child.kind == "SubqueryAlias")
 
 
-def _plan_nodes(tree: Tree) -> Iterable[Tree]:
+def plan_nodes(tree: Tree) -> Iterable[Tree]:
     """Yield the nodes that are plans: those that are not expressions and are named like a plan."""
     yield tree
     yield from (node for node in tree.walk() if node is not tree and _is_plan(node))

@@ -12,6 +12,7 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
 from odf_common.ports.engine import QueryOutOfMemory
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
+from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import (
     check_moments,
     check_steps,
@@ -106,6 +107,33 @@ def prepare(
     warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
+    _check_inputs(inputs)
+    spark = warm.isolated()
+    try:
+        analysed = _analysed(spark, transform, _spark_schemas(inputs))
+        return _compiled(spark, analysed, inputs, vocab)
+    except FAULTS as error:
+        raise query_fault(error) from error
+
+
+def check_new(warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput]) -> None:
+    """Raise `InvalidQuery` if a transform that passes all checks has decimals that lose places.
+
+    Transforms of chains may: their results do not change.
+    """
+    spark = warm.isolated()
+    try:
+        analysed = _analysed(spark, transform, _spark_schemas(inputs))
+        check_decimals(spark, analysed.plan, analysed.tree)
+    except FAULTS as error:
+        raise query_fault(error) from error
+
+
+def _spark_schemas(inputs: Sequence[PlannedInput]) -> Mapping[str, pa.Schema]:
+    return {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
+
+
+def _check_inputs(inputs: Sequence[PlannedInput]) -> None:
     for input_ in inputs:
         for name in input_.schema.names:
             if name.lower().startswith(RESERVED):
@@ -116,13 +144,6 @@ def prepare(
     for name in names:
         if names.count(name) > 1:
             raise InvalidQuery(text=f"two inputs are called {name}: names in SQL are not case-sensitive")
-    spark = warm.isolated()
-    schemas = {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
-    try:
-        analysed = _analysed(spark, transform, schemas)
-        return _compiled(spark, analysed, inputs, vocab)
-    except FAULTS as error:
-        raise query_fault(error) from error
 
 
 def _compiled(

@@ -26,7 +26,7 @@ from odf_common.ports.engine import EngineNotAvailable, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_steps, read_text
 from odf_engine_spark.analysis.sandbox import tables
-from odf_engine_spark.plan.prepared import PlannedInput, parsed, steps_of
+from odf_engine_spark.plan.prepared import PlannedInput, check_new, parsed, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
     invalid_transform,
@@ -44,7 +44,7 @@ from odf_engine_spark.server.messages import (
 from odf_engine_spark.server.requests import MemoryRetry, Requests
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
-from odf_engine_spark.transform.adhoc import run_query, run_raw, tables_in
+from odf_engine_spark.transform.adhoc import check_preprocess, run_query, run_raw, tables_in
 from odf_engine_spark.transform.evolution import require_columns, require_migratable
 from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.migration import migrate
@@ -159,6 +159,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         event = set_transform_of(request.set_transform)
         read = _tables_read(self._spark, event.transform)
         self._identity.require(event.transform)
+        if request.is_preprocess:
+            schema = schema_of(request.inputs[0].schema) if request.inputs else None
+            check_preprocess(self._spark, event.transform, schema)
+            return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         if not request.inputs:
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         inputs = [
@@ -167,6 +171,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         ]
         vocab = vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
+        if request.is_new:
+            check_new(self._spark, event.transform, inputs)
         if request.previous_schema:
             require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
         if request.previous_set_transform:

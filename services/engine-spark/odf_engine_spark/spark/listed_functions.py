@@ -156,7 +156,7 @@ IN_TRANSFORMS: Final[Mapping[str, str]] = {
     """,
     "variants": """
         is_valid_variant:IsValidVariant is_variant_null:IsVariantNull parse_json:ParseJson
-        schema_of_variant:SchemaOfVariant schema_of_variant_agg:SchemaOfVariantAgg
+        schema_of_variant:SchemaOfVariant
         to_variant_object:ToVariantObject try_parse_json try_variant_array_append try_variant_get
         try_variant_insert try_variant_set variant_array_append:VariantArrayAppend
         variant_delete:VariantDelete variant_get:VariantGet variant_insert:VariantInsert
@@ -184,7 +184,8 @@ IN_TRANSFORMS: Final[Mapping[str, str]] = {
         percentile:Percentile percentile_approx:ApproximatePercentile percentile_cont:PercentileCont
         percentile_disc:PercentileDisc regr_avgx:RegrAvgX regr_avgy:RegrAvgY regr_count:RegrCount
         regr_intercept:RegrIntercept regr_r2:RegrR2 regr_slope:RegrSlope regr_sxx:RegrSXX regr_sxy:RegrSXY
-        regr_syy:RegrSYY skewness:Skewness some:BoolOr std:StddevSamp stddev:StddevSamp
+        regr_syy:RegrSYY schema_of_variant_agg:SchemaOfVariantAgg
+        skewness:Skewness some:BoolOr std:StddevSamp stddev:StddevSamp
         stddev_pop:StddevPop stddev_samp:StddevSamp sum:Sum theta_intersection_agg:ThetaIntersectionAgg
         theta_sketch_agg:ThetaSketchAgg theta_union_agg:ThetaUnionAgg try_avg try_sum
         tuple_intersection_agg_double:TupleIntersectionAggDouble
@@ -403,11 +404,21 @@ def _restrictions_of(
         classes.update(dict.fromkeys(restriction.classes, ("", restriction)))
         for name, own in classes_by_function(restriction.functions).items():
             functions[name] = restriction
-            classes.update(dict.fromkeys(own, (name, restriction)))
+            for class_ in own:
+                classes.setdefault(class_, (name, restriction))  # the first of several names
     return functions, classes
 
 
+_OF_SEVERAL_ROWS: Final = Restriction(
+    functions=" ".join(IN_TRANSFORMS[topic] for topic in ("aggregates", "OVER")),
+    classes=names_in("AggregateExpression PivotFirst WindowExpression UnresolvedWindowExpression"),
+    why="is computed from several records",
+)
 REFUSED_FUNCTIONS, REFUSED_CLASSES = _restrictions_of(REFUSED)
+NOT_ROW_WISE_FUNCTIONS, NOT_ROW_WISE_CLASSES = _restrictions_of(
+    (_OF_SEVERAL_ROWS, *(restriction for restriction in AD_HOC_ONLY if restriction.why == _NOT_REPEATABLE))
+)
+"""What depends on more than one row's values. Preprocess queries may use the rest of what is allowed here."""
 AD_HOC_FUNCTIONS, AD_HOC_CLASSES = _restrictions_of(AD_HOC_ONLY)
 _FUNCTIONS: Final = classes_by_function(" ".join(IN_TRANSFORMS.values()))
 ALLOWED_FUNCTIONS: Final = frozenset(_FUNCTIONS) | frozenset(AD_HOC_FUNCTIONS)

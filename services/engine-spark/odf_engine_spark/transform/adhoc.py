@@ -19,10 +19,12 @@ from odf_common.data.slices import read_slice, slice_schema
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
-from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import QueryTable
-from odf_engine_spark.analysis.dialect import check_steps
-from odf_engine_spark.analysis.plan_size import PlanSize, check_size, table_size
+from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import PREPROCESS_INPUT, QueryTable
+from odf_engine_spark.analysis.decimal_places import check_decimals
+from odf_engine_spark.analysis.dialect import check_moments, check_steps
+from odf_engine_spark.analysis.plan_size import check_size, table_size
+from odf_engine_spark.analysis.row_wise import check_row_wise, check_row_wise_text
 from odf_engine_spark.analysis.sandbox import check_query
 from odf_engine_spark.analysis.sandbox import tables as tables_of
 from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
@@ -30,12 +32,12 @@ from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
 from odf_engine_spark.spark.stored_result import StoredResult, ended_on, run_into_files, time_limit
+from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
 log = structlog.stdlib.get_logger(__name__)
 
-RAW_INPUT: Final = "input"
 OFFSET: Final = "offset"
 BIGINT_MAX: Final = 2**63 - 1
 UINT64_MAX: Final = 2**64 - 1
@@ -45,15 +47,12 @@ MAX_BYTES_IN_MEMORY: Final = 32 * 1024 * 1024  # bytes of slices; larger tables 
 def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     """Write the preprocessed batch; records keep their order. Raises `InvalidQuery` or `InvalidInput`."""
     begun = time.monotonic()
-    steps = steps_of(request.transform)
     files = [Path(file) for file in request.input_data_paths]
     schema = spark_schema_of(slice_schema(files[0]))
     batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
     spark = warm.isolated()
-    check_steps([step.query for step in steps], spark.limits)
-    spark.frame(spark.relation(batch)).createOrReplaceTempView(RAW_INPUT)
     try:
-        result = spark.collect(_preprocessing(spark, steps, len(schema)))
+        result = spark.collect(_preprocessing(spark, request.transform, batch))
     except FAULTS as error:
         raise query_fault(error) from error
     stored = result.cast(output_schema_of(result.schema), safe=False)
@@ -92,7 +91,8 @@ def _result(spark: Spark, sql: str, tables: Sequence[QueryTable], progress: Prog
         for number, table in enumerate(tables):
             _view(spark, table, Path(scratch) / str(number))
         try:
-            frame = _checked_frame(spark, plan)
+            frame, tree = _checked_frame(spark, plan)
+            check_decimals(spark, frame.queryExecution().analyzed(), tree)
             if not any(node.kind == "Sort" for node in written.walk()):
                 frame = _sorted_by_offset(spark, frame)
             return run_into_files(spark, frame, progress.stop)
@@ -111,9 +111,33 @@ def _sorted_by_offset(spark: Spark, frame: Java) -> Java:
     return ordered._jdf  # noqa: SLF001 - plans are objects of the JVM
 
 
-def _preprocessing(spark: Spark, steps: Sequence[SqlQueryStep], columns: int) -> Java:
-    """Return the analysed plan of a preprocess query over an input with that many columns."""
-    sizes = {RAW_INPUT: PlanSize(columns, columns)}
+def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | None) -> None:
+    """Raise `InvalidQuery` unless a source's query computes each record alone, and keeps the places of decimals.
+
+    Without the source's columns, the query is not analysed: its text decides.
+    """
+    spark = warm.isolated()
+    for step in steps_of(transform):
+        check_row_wise_text(parsed(spark, step.query)[1], is_analysed_later=schema is not None)
+        check_moments(step.query)
+    if schema is None:
+        return
+    try:
+        frame = _preprocessing(spark, transform, spark_schema_of(schema).empty_table())
+    except FAULTS as error:
+        raise query_fault(error) from error
+    analysed = frame.queryExecution().analyzed()
+    tree = tree_of(analysed)
+    check_row_wise(spark, analysed, tree)
+    check_decimals(spark, analysed, tree)
+
+
+def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> Java:
+    """Return a preprocess query over a batch, analysed and checked."""
+    steps = steps_of(transform)
+    check_steps([step.query for step in steps], spark.limits)
+    spark.frame(spark.relation(batch)).createOrReplaceTempView(PREPROCESS_INPUT)
+    sizes = {PREPROCESS_INPUT: table_size(batch.schema)}
     *named, last = steps
     for step in named:
         alias = str(step.alias)
@@ -122,14 +146,16 @@ def _preprocessing(spark: Spark, steps: Sequence[SqlQueryStep], columns: int) ->
         spark.frame(plan).createOrReplaceTempView(quoted(alias))
     plan, written = parsed(spark, last.query)
     check_size(written, sizes, spark.limits)
-    return _checked_frame(spark, plan)
+    return _checked_frame(spark, plan)[0]
 
 
-def _checked_frame(spark: Spark, plan: Java) -> Java:
+def _checked_frame(spark: Spark, plan: Java) -> tuple[Java, Tree]:
+    """Return a query, ready to run, and its analysed plan."""
     frame = spark.frame(plan)
-    check_query(tree_of(frame.queryExecution().analyzed()))
+    tree = tree_of(frame.queryExecution().analyzed())
+    check_query(tree)
     _require_returnable(spark, frame)
-    return frame
+    return frame, tree
 
 
 def _require_returnable(spark: Spark, frame: Java) -> None:

@@ -42,6 +42,7 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, SetTransform, TransformInput
 from odf_common.metadata.steps import Strings, Transform
 from odf_common.ports.engine import (
+    PREPROCESS_INPUT,
     EngineNotAvailable,
     EngineProgress,
     EngineSilent,
@@ -149,6 +150,8 @@ class EngineClient:
         vocabs: Mapping[str, DatasetVocabulary],
         output_vocab: DatasetVocabulary,
         past: Past | None = None,
+        *,
+        is_new: bool = False,
     ) -> ValidatedQuery:
         past = past or Past()
         named = tuple(TransformInput(dataset_ref=name, alias=name) for name in inputs)
@@ -162,6 +165,7 @@ class EngineClient:
             previous_set_transform=b""
             if past.transform is None
             else encode_event(SetTransform(inputs=named, transform=past.transform)),
+            is_new=is_new,
         )
         with self._asking():
             answer = self._answer(self._stub.ValidateQuery, request, _ANALYSIS_TIMEOUT_SECONDS)
@@ -172,6 +176,16 @@ class EngineClient:
             is_stateful=answer.is_stateful,
             version=answer.engine_version or None,
         )
+
+    def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
+        request = engine_pb2.ValidateQueryRequest(
+            set_transform=encode_event(SetTransform(inputs=(), transform=transform)),
+            inputs=[] if schema is None else [_input(PREPROCESS_INPUT, schema, DatasetVocabulary())],
+            is_preprocess=True,
+            is_new=True,
+        )
+        with self._asking():
+            self._answer(self._stub.ValidateQuery, request, _ANALYSIS_TIMEOUT_SECONDS)
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         message = engine_pb2.MigrateQueryRequest(
