@@ -146,3 +146,17 @@ def test_what_is_in_force_is_found_without_walking_the_chain(
     assert odf("inspect", "query", "cities") == 1
     assert "cities is a root" in capsys.readouterr().err
     assert reads == 0
+
+
+def test_the_lineage_of_a_copy_marks_inputs_that_are_not_on_the_node(
+    odf: Odf, node: Coordinator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cities = node.find("cities").id
+    node.catalog.remove("cities")
+    assert odf("inspect", "lineage", "cities.copy", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[1] == {
+        "dataset": None, "kind": None, "alias": "Cities", "id": str(cities), "depth": 1,
+    }  # fmt: skip
+    assert odf("inspect", "lineage", "cities.copy") == 0
+    assert "  (not on this node)" in capsys.readouterr().out
+    assert odf("inspect", "lineage", "cities") == 1

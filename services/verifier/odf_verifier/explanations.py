@@ -13,6 +13,7 @@ from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import dropped_blocks
+from odf_common.dataset.replay import StoredTransform
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
@@ -95,4 +96,24 @@ def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None
         dropped = dropped_blocks(datasets.blobs, step.dataset_id)
         if dropped is not None and dropped.contains(block):
             return entry.alias
+    return None
+
+
+def input_not_on_node(datasets: NodeDatasets, keys: Path, stored: StoredTransform) -> str | None:
+    """Return how to get the first input that was never pulled, or not up to the block that was read; None without one.
+
+    Lost blocks of the node's own datasets are damage.
+    """
+    query = stored.state.transform
+    names = {} if query is None else {one.dataset_ref: one.alias for one in query.inputs}
+    for step in stored.event.query_inputs:
+        dataset, block = step.dataset_id, step.new_block_hash or step.prev_block_hash
+        entry = datasets.catalog.by_id(dataset)
+        if entry is None:
+            alias = names.get(str(dataset))
+            name = f"{alias} ({dataset})" if alias else str(dataset)
+            return f"its input {name} is not on this node; pull it with `odf pull URL`"
+        is_copy = not has_dataset_key(keys, dataset)
+        if is_copy and block is not None and not datasets.blobs.has(dataset, ObjectKind.BLOCK, block):
+            return f"the copy of its input {entry.alias} ends before block {block}; pull it with `odf pull {entry.alias}`"
     return None

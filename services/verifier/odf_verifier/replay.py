@@ -25,11 +25,12 @@ from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
+from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable, QueryFailed, QueryOutOfMemory
 from odf_common.ports.store import scratch_folder
-from odf_verifier.explanations import dropped_input
+from odf_verifier.explanations import dropped_input, input_not_on_node
 from odf_verifier.integrity import Link
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target
@@ -50,6 +51,10 @@ _FAILED: Final = (
 _OUT_OF_MEMORY: Final = (
     "not checked: the engine ran out of memory: {why}; repeat `odf verify` when the engine is idle"
 )
+_NO_INPUT: Final = (
+    "not checked, like later blocks: {remedy} and verify again, or check only hashes and rules: "
+    "`odf verify {name} --integrity`"
+)
 _NO_ANSWER: Final = (
     "not checked: the engine cannot run the query on what this block read: {why}; see the engine's log"
 )
@@ -59,9 +64,10 @@ Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the p
 class Replay:
     """Replays the transforms of one dataset."""
 
-    def __init__(self, datasets: NodeDatasets, engine: Engine, target: Target) -> None:
-        """Prepare for a replay; reads nothing yet."""
+    def __init__(self, datasets: NodeDatasets, engine: Engine, target: Target, keys: Path) -> None:
+        """Prepare for a replay; reads nothing yet. `keys` is the folder with the node's dataset keys."""
         self._datasets = datasets
+        self._keys = keys
         self._target = target
         # `at` caches the state of an input where replay has got to, so that the next verification continues there.
         self._replayer = Replayer(
@@ -136,6 +142,10 @@ class Replay:
                         f"cannot be replayed: the data of {name} was dropped; `odf pull {name}` recomputes it"
                     )
                     return problem(Damage.INPUT_DROPPED, text)
+                remedy = input_not_on_node(self._datasets, self._keys, stored)
+                if remedy is not None:
+                    text = _NO_INPUT.format(remedy=remedy, name=split_ref(self._target.name)[0])
+                    return problem(Damage.INPUT_NOT_ON_NODE, text)
                 return problem(
                     Damage.INPUT_MISSING, f"an input is not available as the transform saw it: {error}"
                 )

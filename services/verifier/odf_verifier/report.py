@@ -27,6 +27,7 @@ class Damage(StrEnum):
     CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
     SIGNATURE_INVALID = "signature-invalid"
     INPUT_MISSING = "input-missing"
+    INPUT_NOT_ON_NODE = "input-not-on-node"
     INPUT_DIVERGED = "input-diverged"
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
@@ -44,6 +45,7 @@ UNDECIDED: Final = frozenset(
         Damage.REPLAY_FAILED,
         Damage.DATA_DROPPED,
         Damage.INPUT_DROPPED,
+        Damage.INPUT_NOT_ON_NODE,
     }
 )
 

@@ -63,7 +63,7 @@ def replayed(
     *versions: str, gives: TransformResponseSuccess | Exception | None = None
 ) -> list[tuple[int, Problem | None]]:
     story = Story()
-    replay = Replay(story.datasets, story.engine, TARGET)
+    replay = Replay(story.datasets, story.engine, TARGET, story.home / "keys")
     replay._replayer = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
     return [(done, problem) for done, _, problem in replay.run([], None)]
 

@@ -17,7 +17,7 @@ from odf_testing.builders import (
     a_seed,
     a_transform,
 )
-from odf_testing.verifier import Story
+from odf_testing.verifier import NOWHERE, Story
 
 from odf_common.chain.walk import fold, iterate
 from odf_common.errors import InvalidQuery
@@ -110,7 +110,7 @@ def replayed(
     links.reverse()
     past = fold(output.read, links[since - 1].hash) if since else None
     return [
-        problem for _, _, problem in Replay(story.datasets, story.engine, TARGET).run(links[since:], past)
+        problem for _, _, problem in Replay(story.datasets, story.engine, TARGET, NOWHERE).run(links[since:], past)
     ]
 
 

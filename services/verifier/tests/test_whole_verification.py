@@ -348,6 +348,28 @@ def test_an_input_that_was_lost_is_named(node: Node) -> None:
     assert [problem.kind for problem in problems] == [Damage.INPUT_MISSING]
 
 
+@pytest.mark.parametrize("lost", ["dataset", "blocks"])
+def test_a_copy_without_what_its_input_had_is_not_checked(node: Node, lost: str) -> None:
+    cities = node.coordinator.find("cities")
+    alias = cities.alias
+    if lost == "dataset":
+        node.coordinator.catalog.remove(alias)
+    else:
+        (node.home / "keys" / cities.id.folder).unlink(missing_ok=True)
+    node.coordinator.blobs.local_path(cities.id, ObjectKind.BLOCK, cities.state.head).unlink()
+
+    verdict = node.verify("copy")
+
+    assert (verdict.word, [problem.kind for problem in verdict.problems]) == (
+        "not-checked",
+        [Damage.INPUT_NOT_ON_NODE],
+    )
+    remedy = "odf pull URL" if lost == "dataset" else f"odf pull {alias}"
+    assert f"`{remedy}`" in verdict.problems[0].text
+    assert "odf verify copy --integrity" in verdict.problems[0].text
+    assert node.verify("copy", Scope(replay=False)).is_valid
+
+
 def test_an_engine_that_is_away_is_no_verdict(node: Node) -> None:
     node.engine.failures = [Unavailable(what="the engine")]
     with pytest.raises(Unavailable):

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 import click
 
+from odf_common.adapters.grpc.client import calling
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import find_block, require_block_name
 from odf_common.cli.output import echo, output_option, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain
-from odf_common.errors import Refused
+from odf_common.errors import NotFound, Refused
 from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
@@ -105,11 +106,14 @@ def _no_query(answer: LastEventReply) -> NoQuery:
 @click.argument("dataset")
 @output_option
 def lineage(*, dataset: str, output: str) -> None:
-    """Show the inputs that a dataset is derived from, recursively."""
+    """Show the inputs that a dataset is derived from, recursively, even those that are not on this node."""
     with clients.coordinator() as coordinator:
         rows = list(_lineage(coordinator, dataset, 0))
     if output == "table":
-        rows = [{**row, "dataset": "  " * int(str(row["depth"])) + str(row["dataset"])} for row in rows]
+        rows = [
+            {**row, "dataset": "  " * int(str(row["depth"])) + str(row["dataset"] or "(not on this node)")}
+            for row in rows
+        ]
     print_rows(rows, output, columns=("dataset", "kind", "alias", "id"))
 
 
@@ -171,7 +175,15 @@ def _event(answer: LastEventReply) -> object:
 def _lineage(
     coordinator: CoordinatorStub, ref: str, depth: int, alias: str = ""
 ) -> Iterator[dict[str, object]]:
-    answer = _last(coordinator, ref, SetTransform)
+    """Yield a row for a dataset and, below it, its inputs; an input that is not on this node has only its id."""
+    try:
+        with calling("coordinator"):
+            answer = _last(coordinator, ref, SetTransform)
+    except NotFound:
+        if not depth:
+            raise
+        yield {"dataset": None, "kind": None, "alias": alias, "id": ref, "depth": depth}
+        return
     yield {
         "dataset": answer.alias, "kind": answer.kind, "alias": alias, "id": answer.dataset_id, "depth": depth,
     }  # fmt: skip
