@@ -1,6 +1,8 @@
 """Derivatives are copied without data that the repository does not have; the receiver recomputes it."""
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import yaml
 from odf_testing.damage import flip
 from odf_testing.manifests import derivative, root
 from odf_testing.sync_node import SyncNode
+from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.envelopes import Body, envelope
@@ -107,6 +110,39 @@ def test_a_derivative_without_data_is_copied_and_computed_bit_for_bit(
     assert rebuild(copy).state == "rebuilt"
     assert objects(copy) == before
     assert dropped_blocks(copy.blobs, id_of(copy)) is None
+
+
+@contextmanager
+def serving_without_listing(folder: Path, *, names_s3: bool) -> Iterator[str]:
+    """Serve the files of a folder as a bucket without s3:ListBucket does: 403 for all that does not exist."""
+    headers = {"Content-Type": "application/xml", **({"x-amz-request-id": "1"} if names_s3 else {})}
+    refusal = Page(status=403, body=b"<Error><Code>AccessDenied</Code></Error>", headers=headers)
+
+    def answer(request: Request) -> Page:
+        file = folder / request.path.partition("?")[0].lstrip("/")
+        return Page(body=file.read_bytes(), headers=headers) if file.is_file() else refusal
+
+    with serving_answers(answer) as base:
+        yield base
+
+
+@pytest.mark.parametrize(("scheme", "names_s3"), [("", True), ("", False), ("s3+", True)])
+def test_access_that_is_denied_to_files_of_a_readable_dataset_means_that_they_may_be_missing(
+    source: SyncNode, copy: SyncNode, folder: Path, tmp_path: Path, scheme: str, names_s3: bool
+) -> None:
+    shutil.rmtree(folder / "data")
+    source.push(ROOT, (tmp_path / "root").as_uri())
+    shutil.rmtree(tmp_path / "root" / "data")
+    with serving_without_listing(tmp_path, names_s3=names_s3) as base:
+        place = f"{scheme}{base}"
+        last = copy.pull(f"{place}/{folder.name}", COPIED)[-1]
+        with pytest.raises(NotFound, match="root/data/f1620[0-9a-f]+ does not exist, or may not be read") as lost:
+            copy.pull(f"{place}/root", ROOT)
+        with pytest.raises(Unavailable, match="denie[sd]|requires a login"):
+            copy.pull(f"{place}/nothing", "nothing")
+
+    assert (last.state, last.missing_objects) == ("updated", 3)
+    assert "s3:ListBucket" in lost.value.advice()
 
 
 def test_data_that_the_repository_has_again_is_fetched(

@@ -27,7 +27,9 @@ def authorization(token: str | None) -> dict[str, str]:
 
 @dataclass(eq=False, kw_only=True)
 class AccessDenied(Unavailable):
-    """A repository does not allow a request; `what` is its URL."""
+    """A repository does not allow a request; `what` is its URL, `status` that of the answer over HTTP."""
+
+    status: int = 0
 
     def __str__(self) -> str:
         """Return what the server said: it can be reached."""
@@ -69,6 +71,22 @@ class BucketForbidden(AccessDenied):
 
 
 @dataclass(eq=False, kw_only=True)
+class ObjectForbidden(NotFound):
+    """A file of a dataset whose head could be read is missing, or may not be read; `what` is its URL."""
+
+    def __str__(self) -> str:
+        """Return both possibilities."""
+        return f"{self.what} does not exist, or may not be read (the server denies access)"
+
+    def advice(self) -> str:
+        """Return why the server does not say more."""
+        return (
+            "S3 answers so for a missing file, unless the reader may list the bucket (s3:ListBucket); ask who published "
+            "the dataset whether the file exists and may be read"
+        )
+
+
+@dataclass(eq=False, kw_only=True)
 class NothingVisible(NotFound):
     """A server has no dataset at a URL that may be read, without a token or with the one that is stored."""
 
@@ -89,9 +107,10 @@ class NothingVisible(NotFound):
 def denied(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:
     """Return the error for an answer of status 401 or 403 to a request with these headers."""
     if status == UNAUTHENTICATED or not any(name.lower() == AUTHORIZATION for name in headers):
-        return LoginRequired(what=url, why=f"the server requires a login (status {status})")
+        return LoginRequired(what=url, why=f"the server requires a login (status {status})", status=status)
     action = "write" if is_write else "read"
-    return AccessForbidden(what=url, why=f"you may not {action} it (status {status})", is_write=is_write)
+    why = f"you may not {action} it (status {status})"
+    return AccessForbidden(what=url, why=why, status=status, is_write=is_write)
 
 
 def _login_at(text: str) -> str:

@@ -1,7 +1,7 @@
 """A dataset served by the Simple Transfer Protocol, or by any server of static files (wire-facts §8.2)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -19,6 +19,7 @@ from odf_sync.access.sent_tokens import (
     AccessDenied,
     BucketForbidden,
     NothingVisible,
+    ObjectForbidden,
     TokenFor,
     authorization,
     denied,
@@ -46,7 +47,8 @@ from odf_sync.smart.messages import (
 HEAD: Final = "refs/head"
 READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
-DENIED: Final = (401, 403)
+FORBIDDEN: Final = 403
+DENIED: Final = (401, FORBIDDEN)
 S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
 UNLESS: Final = "If-None-Match"
 
@@ -122,6 +124,17 @@ def by_url_or_place(location: TransferUrl, by_url: Callable[[], None], by_place:
                 what = location.url.partition("?")[0]
                 raise UrlExpired(what=what, expires_at=location.expires_at) from unusable
             raise unusable from error
+
+
+@contextmanager
+def _files_may_be_missing() -> Iterator[None]:
+    """Raise `ObjectForbidden` for status 403: the head was read with the same rights."""
+    try:
+        yield
+    except AccessDenied as error:
+        if error.status != FORBIDDEN:
+            raise
+        raise ObjectForbidden(what=error.what) from error
 
 
 def _is_past(text: str) -> bool:
@@ -212,7 +225,7 @@ class HttpDataset:
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
         path = f"{ObjectKind.BLOCK}/{name}"
-        with self.get(path) as answer:
+        with _files_may_be_missing(), self.get(path) as answer:
             return self.content(answer, path, BLOCK_LIMIT)
 
     def pack(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
@@ -251,7 +264,8 @@ class HttpDataset:
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object, or what follows the bytes that `out` has."""
-        self.download(f"{self._base}{kind}/{name}", self._headers, out, limit)
+        with _files_may_be_missing():
+            self.download(f"{self._base}{kind}/{name}", self._headers, out, limit)
 
     def download(self, url: str, headers: Mapping[str, str], out: Sink, limit: int) -> None:
         """Download a URL to `out`, continuing at the position of `out`; raises `InvalidInput` beyond `limit` bytes."""
@@ -303,7 +317,8 @@ class HttpDataset:
             raise NotFound(what=url)
         if answer.status in DENIED:
             if S3_HEADER in answer.headers:
-                raise BucketForbidden(what=url, why=f"the bucket denies access (status {answer.status})")
+                why = f"the bucket denies access (status {answer.status})"
+                raise BucketForbidden(what=url, why=why, status=answer.status)
             raise denied(url, answer.status, headers)
         raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
 

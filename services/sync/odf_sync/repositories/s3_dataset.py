@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final
 
-from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.s3.bucket import Bucket, ObjectDenied
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
+from odf_sync.access.sent_tokens import ObjectForbidden
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, RemoteDataset, Sink
 
 PARALLEL_READS: Final = 16  # signatures at a time
@@ -34,7 +36,9 @@ class S3Dataset(RemoteDataset):
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""
-        return self._read(f"{ObjectKind.BLOCK}/{name}", BLOCK_LIMIT)
+        path = f"{ObjectKind.BLOCK}/{name}"
+        with self._files_may_be_missing(path):
+            return self._read(path, BLOCK_LIMIT)
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
         """Yield the signatures that are objects; one request shows that there is none, if the bucket may be listed."""
@@ -55,7 +59,8 @@ class S3Dataset(RemoteDataset):
         # No range starts at the end of an object; the hash shows whether it is complete.
         if position == limit:
             return
-        chunks = self._bucket.chunks(path, position)
+        with self._files_may_be_missing(path):
+            chunks = self._bucket.chunks(path, position)
         if chunks is None:
             raise NotFound(what=f"{self.url}/{path}")
         for chunk in chunks:
@@ -63,6 +68,14 @@ class S3Dataset(RemoteDataset):
             if position > limit:
                 raise InvalidInput(text=f"more than the declared {limit} bytes", where=f"{self.url}/{path}")
             out.write(chunk)
+
+    @contextmanager
+    def _files_may_be_missing(self, path: str) -> Iterator[None]:
+        """Raise `ObjectForbidden` where access is denied: the head was read with the same rights."""
+        try:
+            yield
+        except ObjectDenied as error:
+            raise ObjectForbidden(what=f"{self.url}/{path}") from error
 
     def _read(self, path: str, limit: int) -> bytes:
         stored = self._bucket.read(path, limit=limit + 1)

@@ -84,6 +84,10 @@ class ListedObject:
     size: int
 
 
+class ObjectDenied(StorageUnavailable):
+    """Access is denied, perhaps since the object is missing: a server says so only to those who may list a bucket."""
+
+
 class _Absent(Exception):
     """The object does not exist."""
 
@@ -416,7 +420,8 @@ class Bucket:
                 remedy = "check the credentials (ODF_S3_…) and what the bucket's policy allows them"
                 if self.is_anonymous:
                     remedy = f"none were sent: set ODF_S3_ACCESS_KEY, and ODF_S3_ENDPOINT={self._endpoint}"
-                return self._unavailable(name, f"access is denied ({code})", remedy)
+                kind = ObjectDenied if code == "AccessDenied" else StorageUnavailable
+                return self._unavailable(name, f"access is denied ({code})", remedy, kind)
             case S3Error(code="RequestTimeTooSkewed"):
                 return self._unavailable(name, "this machine's clock is wrong", "set the clock")
             case S3Error(code=code, message=message):
@@ -433,9 +438,11 @@ class Bucket:
             case _:
                 return self._unavailable(name, str(error))
 
-    def _unavailable(self, name: str, why: str, remedy: str | None = None) -> StorageUnavailable:
+    def _unavailable(
+        self, name: str, why: str, remedy: str | None = None, kind: type[StorageUnavailable] = StorageUnavailable
+    ) -> StorageUnavailable:
         remedy = remedy or f"check that {self._endpoint} is an S3 server that runs and can be reached"
-        return StorageUnavailable(file=name or str(self.location), why=why, remedy=remedy)
+        return kind(file=name or str(self.location), why=why, remedy=remedy)
 
 
 def _is_passing(error: Exception) -> bool:
