@@ -136,7 +136,9 @@ def test_access_that_is_denied_to_files_of_a_readable_dataset_means_that_they_ma
     with serving_without_listing(tmp_path, names_s3=names_s3) as base:
         place = f"{scheme}{base}"
         last = copy.pull(f"{place}/{folder.name}", COPIED)[-1]
-        with pytest.raises(NotFound, match="root/data/f1620[0-9a-f]+ does not exist, or may not be read") as lost:
+        with pytest.raises(
+            NotFound, match="root/data/f1620[0-9a-f]+ does not exist, or may not be read"
+        ) as lost:
             copy.pull(f"{place}/root", ROOT)
         with pytest.raises(Unavailable, match="denie[sd]|requires a login"):
             copy.pull(f"{place}/nothing", "nothing")

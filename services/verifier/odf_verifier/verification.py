@@ -77,9 +77,7 @@ class Verdict:
         kinds = {problem.kind for problem in self.problems}
         if Damage.DATA_DROPPED in kinds:
             return "dropped"
-        is_unchecked = bool(
-            kinds & {Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED, Damage.INPUT_NOT_ON_NODE}
-        )
+        is_unchecked = bool(kinds & {Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED, Damage.INPUT_NOT_ON_NODE})
         return "not-checked" if is_unchecked else "not-replayable"
 
 
@@ -145,7 +143,9 @@ class Verifier:
             if lost:  # the chain broke after its integrity was checked: nothing can be replayed on it
                 yield from lost
                 return
-        for done, total, problem in Replay(self._datasets, self._engine, target, self._keys).run(links, begin):
+        for done, total, problem in Replay(self._datasets, self._engine, target, self._keys).run(
+            links, begin
+        ):
             if problem is not None:
                 yield problem
             yield Step(phase=REPLAY, done=done, total=total)

@@ -110,7 +110,8 @@ def replayed(
     links.reverse()
     past = fold(output.read, links[since - 1].hash) if since else None
     return [
-        problem for _, _, problem in Replay(story.datasets, story.engine, TARGET, NOWHERE).run(links[since:], past)
+        problem
+        for _, _, problem in Replay(story.datasets, story.engine, TARGET, NOWHERE).run(links[since:], past)
     ]
 
 

@@ -137,6 +137,7 @@ def descriptor_of(text: str, name: str = "made.proto", **imports: str) -> str:
     """Return a .proto file as a registry serializes it: its compiled descriptor in base64; `imports` by stem."""
     with tempfile.TemporaryDirectory() as folder:
         for file, content in {name: text, **{f"{stem}.proto": one for stem, one in imports.items()}}.items():
+            Path(folder, file).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, file).write_text(content)
         well_known = str(Path(protoc.__file__).parent / "_proto")
         out = str(Path(folder, "out"))

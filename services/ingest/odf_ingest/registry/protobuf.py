@@ -9,18 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from google.protobuf import (
-    any_pb2,
-    descriptor_pool,
-    duration_pb2,
-    empty_pb2,
-    field_mask_pb2,
-    json_format,
-    message_factory,
-    struct_pb2,
-    timestamp_pb2,
-    wrappers_pb2,
-)
+from google.protobuf import descriptor_pool, json_format, message_factory, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
@@ -28,15 +17,18 @@ from google.protobuf.message import DecodeError, Message
 from odf_common.errors import InvalidInput
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.json_text import (
+    MAX_DIGITS,
     array_json,
     boolean_json,
     bytes_json,
+    decimal_json,
     floating_json,
     integer_json,
     object_json,
     text_json,
     timestamp_json,
 )
+from odf_ingest.registry.well_known import add_imports, is_well_known
 
 MAX_JSON_CHARACTERS: Final = 64 * 1024 * 1024  # of one message
 MAX_LEVELS: Final = 64  # of nested message types
@@ -46,10 +38,6 @@ DIGITS_OF_NANOS: Final = 9
 # What a descriptor that no compiler wrote may lead to, such as a map without values.
 PROTOBUF_FAULTS: Final = (json_format.Error, AttributeError, KeyError, RecursionError, TypeError, ValueError)
 UNNAMED: Final = "odf-schema.proto"
-WELL_KNOWN: Final = {
-    module.DESCRIPTOR.name: module.DESCRIPTOR
-    for module in (any_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2)
-}
 WRAPPERS: Final = frozenset(
     message.full_name for message in wrappers_pb2.DESCRIPTOR.message_types_by_name.values()
 )
@@ -65,7 +53,8 @@ class ProtobufDecoder:
         """Raise `InvalidInput` unless the schema and its references are compiled descriptors, and complete."""
         pool = descriptor_pool.DescriptorPool()
         for name, text in schema.references.items():
-            _add(pool, name, text)
+            if not is_well_known(name):  # a pool has one file of a name
+                _add(pool, name, text)
         self._file = _add(pool, "", schema.text)
         self._types: dict[tuple[int, ...], type[Message]] = {}
 
@@ -113,7 +102,7 @@ def _varint(payload: bytes, position: int) -> tuple[int, int]:
 
 
 def _add(pool: descriptor_pool.DescriptorPool, name: str, text: str) -> FileDescriptor:
-    """Add a file to the pool, and the files of Protobuf itself that it imports; raises `InvalidInput`."""
+    """Add a file to the pool, and the well-known files that it imports; raises `InvalidInput`."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
     except (ValueError, DecodeError) as error:
@@ -121,8 +110,7 @@ def _add(pool: descriptor_pool.DescriptorPool, name: str, text: str) -> FileDesc
         raise InvalidInput(text=f"cannot be used: {why}") from error
     file.name = name or UNNAMED
     try:
-        for imported in WELL_KNOWN.keys() & set(file.dependency):
-            pool.AddSerializedFile(WELL_KNOWN[imported].serialized_pb)
+        add_imports(pool, file)
         pool.AddSerializedFile(file.SerializeToString())
         return pool.FindFileByName(file.name)
     except (TypeError, KeyError, ValueError) as error:
@@ -206,6 +194,14 @@ def _timestamp(value: timestamp_pb2.Timestamp) -> str:
     return timestamp_json(value.seconds * NANOS + value.nanos, DIGITS_OF_NANOS, "Z")
 
 
+def _decimal(value: Any) -> str:  # noqa: ANN401 - as it was parsed
+    """Return a decimal of Confluent's; its precision is not always set."""
+    if abs(value.scale) > MAX_DIGITS:
+        raise InvalidInput(text=f"a decimal has the scale {value.scale}")
+    unscaled = int.from_bytes(value.value, "big", signed=True)
+    return decimal_json(unscaled, min(value.precision or MAX_DIGITS, MAX_DIGITS), value.scale)
+
+
 def _free_form(value: Message) -> str:
     return json.dumps(json_format.MessageToDict(value), allow_nan=False)
 
@@ -222,6 +218,7 @@ SCALARS: Final[Mapping[int, Write]] = {
     FieldDescriptor.TYPE_STRING: text_json,
 }
 SPECIAL: Final[Mapping[str, Write]] = {
+    "confluent.type.Decimal": _decimal,
     "google.protobuf.Timestamp": _timestamp,
     "google.protobuf.Duration": _wrapped,
     "google.protobuf.FieldMask": _wrapped,

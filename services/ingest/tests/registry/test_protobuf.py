@@ -2,18 +2,20 @@
 
 import json
 import struct
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from odf_testing.registry import descriptor_of
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read import read_records
 from odf_ingest.read.types.kinds import DecodedJson
-from odf_ingest.registry import protobuf
+from odf_ingest.registry import protobuf, well_known
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder, message_indexes
 
@@ -228,6 +230,57 @@ def test_types_of_other_files_are_found_by_reference() -> None:
     assert ProtobufDecoder(schema)(b"\0" + sized(1, number(1, 5))) == '{"at":{"x":5}}'
 
 
+@pytest.mark.parametrize("name", sorted(well_known._FILES))
+def test_files_that_no_registry_lists_are_built_in(name: str) -> None:
+    message = DescriptorProto(
+        name="Order", field=[well_known._field("id", 1, FieldDescriptorProto.TYPE_INT64)]
+    )
+    file = FileDescriptorProto(name="order.proto", syntax="proto3", dependency=[name], message_type=[message])
+    text = b64encode(file.SerializeToString()).decode()
+    own = descriptor_of('syntax = "proto3"; message Own {}')
+    decode = ProtobufDecoder(Schema(kind="PROTOBUF", text=text, references={name: own}))
+    assert decode(b"\0" + number(1, 7)) == '{"id":7}'
+
+
+def test_custom_options_do_not_change_what_is_read() -> None:
+    text = """
+        syntax = "proto3";
+        import "google/protobuf/descriptor.proto";
+        extend google.protobuf.FieldOptions { string owner = 50001; }
+        message Order { int64 id = 1 [(owner) = "sales"]; map<string, int64> counts = 2 [(owner) = "shop"]; }
+    """
+    decode = ProtobufDecoder(Schema(kind="PROTOBUF", text=descriptor_of(text)))
+    entry = sized(1, b"a") + number(2, 5)
+    assert decode(b"\0" + number(1, 7) + sized(2, entry)) == '{"id":7,"counts":{"a":5}}'
+
+
+DECIMAL = """syntax = "proto3"; package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }"""
+
+
+@pytest.mark.parametrize(
+    ("fields", "read"),
+    [
+        (sized(1, b"\xfb\x2e") + number(2, 6) + number(3, 2), '"-12.34"'),
+        (sized(1, b"\x7b") + number(3, -2), '"12300"'),
+        (sized(1, b"\x7b") + number(2, 2), "more than 2 digits"),
+        (sized(1, b"\x7b") + number(3, 10**6), "scale 1000000"),
+        (sized(1, b"\x01" * 100), "more than 76 digits"),
+    ],
+    ids=range(5),
+)
+def test_decimals_of_the_registry_are_exact(fields: bytes, read: str) -> None:
+    text = 'syntax = "proto3"; import "confluent/type/decimal.proto"; message A { confluent.type.Decimal d = 1; }'
+    decode = ProtobufDecoder(
+        Schema(kind="PROTOBUF", text=descriptor_of(text, **{"confluent/type/decimal": DECIMAL}))
+    )
+    payload = b"\0" + sized(1, fields)
+    if read.startswith('"'):
+        assert decode(payload) == f'{{"d":{read}}}'
+    else:
+        assert read in refusal(lambda: decode(payload))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -236,7 +289,7 @@ def test_types_of_other_files_are_found_by_reference() -> None:
         (f"*{descriptor_of(ROW)}", "compiled descriptor"),
         (
             descriptor_of('syntax="proto3"; import "b.proto"; message A {B b = 1;}', b='syntax="proto3"; message B{}'),
-            "is not complete",
+            "imports b.proto, which is neither among the schema's references nor built in; register it",
         ),
         ("", "has no message at the indexes"),
     ],

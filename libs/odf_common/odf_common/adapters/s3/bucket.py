@@ -439,7 +439,11 @@ class Bucket:
                 return self._unavailable(name, str(error))
 
     def _unavailable(
-        self, name: str, why: str, remedy: str | None = None, kind: type[StorageUnavailable] = StorageUnavailable
+        self,
+        name: str,
+        why: str,
+        remedy: str | None = None,
+        kind: type[StorageUnavailable] = StorageUnavailable,
     ) -> StorageUnavailable:
         remedy = remedy or f"check that {self._endpoint} is an S3 server that runs and can be reached"
         return kind(file=name or str(self.location), why=why, remedy=remedy)
