@@ -128,19 +128,20 @@ def serving_without_listing(folder: Path, *, names_s3: bool) -> Iterator[str]:
 
 @pytest.mark.parametrize(("scheme", "names_s3"), [("", True), ("", False), ("s3+", True)])
 def test_access_that_is_denied_to_files_of_a_readable_dataset_means_that_they_may_be_missing(
-    source: SyncNode, copy: SyncNode, folder: Path, tmp_path: Path, scheme: str, names_s3: bool
+    source: SyncNode, copy: SyncNode, tmp_path: Path, scheme: str, names_s3: bool
 ) -> None:
-    shutil.rmtree(folder / "data")
+    source.push(COPIED, (tmp_path / "shared").as_uri())
+    shutil.rmtree(tmp_path / "shared" / "data")
     source.push(ROOT, (tmp_path / "root").as_uri())
     shutil.rmtree(tmp_path / "root" / "data")
     with serving_without_listing(tmp_path, names_s3=names_s3) as base:
         place = f"{scheme}{base}"
-        last = copy.pull(f"{place}/{folder.name}", COPIED)[-1]
+        last = copy.pull(f"{place}/shared", COPIED)[-1]
         with pytest.raises(
-            NotFound, match="root/data/f1620[0-9a-f]+ does not exist, or may not be read"
+            NotFound, match=r"root/data/f1620[0-9a-f]+ does not exist, or may not be read"
         ) as lost:
             copy.pull(f"{place}/root", ROOT)
-        with pytest.raises(Unavailable, match="denie[sd]|requires a login"):
+        with pytest.raises(Unavailable, match=r"denie[sd]|requires a login"):
             copy.pull(f"{place}/nothing", "nothing")
 
     assert (last.state, last.missing_objects) == ("updated", 3)

@@ -115,5 +115,7 @@ def input_not_on_node(datasets: NodeDatasets, keys: Path, stored: StoredTransfor
             return f"its input {name} is not on this node; pull it with `odf pull URL`"
         is_copy = not has_dataset_key(keys, dataset)
         if is_copy and block is not None and not datasets.blobs.has(dataset, ObjectKind.BLOCK, block):
-            return f"the copy of its input {entry.alias} ends before block {block}; pull it with `odf pull {entry.alias}`"
+            return (
+                f"the copy of its input {entry.alias} ends before block {block}; run `odf pull {entry.alias}`"
+            )
     return None

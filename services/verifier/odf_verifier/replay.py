@@ -52,7 +52,7 @@ _OUT_OF_MEMORY: Final = (
     "not checked: the engine ran out of memory: {why}; repeat `odf verify` when the engine is idle"
 )
 _NO_INPUT: Final = (
-    "not checked, like later blocks: {remedy} and verify again, or check only hashes and rules: "
+    "not checked, like later blocks: {remedy} and verify again; or check only hashes and rules with "
     "`odf verify {name} --integrity`"
 )
 _NO_ANSWER: Final = (

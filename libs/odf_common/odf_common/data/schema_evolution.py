@@ -1,6 +1,7 @@
 """Schemas of slices: converted to and from events, and which may follow which (wire-facts §1.6, §5.5, 22)."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as kind
@@ -10,6 +11,12 @@ from odf_common.data.odf_schema import to_arrow
 from odf_common.data.stored_types import compared_schema, compared_type, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
+
+
+OUTGROWN: Final = (
+    "a column keeps its type, so put larger numbers into a new column (a source does by preprocess), or into a new "
+    "dataset with the history (guide to ingest: Numbers that outgrow their column)"
+)
 
 
 def schema_to_event(schema: pa.Schema) -> SetDataSchema:
@@ -91,4 +98,9 @@ def _check_field(old: pa.Field, new: pa.Field, name: str) -> None:
     elif kind.is_list(before) and kind.is_list(after):
         _check_field(before.value_field, after.value_field, f"{name}[]")
     elif before != after:
-        raise InvalidInput(text=f"was {before} and cannot become {after}", where=f"column {name}")
+        remedy = f"; {OUTGROWN}" if _is_number(before) and _is_number(after) else ""
+        raise InvalidInput(text=f"was {before} and cannot become {after}{remedy}", where=f"column {name}")
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(kind.is_integer(type_) or kind.is_floating(type_) or kind.is_decimal(type_))

@@ -178,3 +178,15 @@ def test_a_change_that_breaks_readers_is_refused_by_column(new: pa.Schema, colum
     with pytest.raises(InvalidInput) as refused:
         check_evolution(OLD, new)
     assert refused.value.where == f"column {column}"
+
+
+@pytest.mark.parametrize("new", [pa.int64(), pa.float64(), pa.decimal128(12, 2)])
+@pytest.mark.parametrize("old", [pa.int32(), pa.decimal128(10, 2), pa.string()])
+def test_a_number_column_that_becomes_too_small_names_the_ways_that_exist(
+    old: pa.DataType, new: pa.DataType
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_evolution(pa.schema([("id", old)]), pa.schema([("id", new)]))
+    is_number = not pa.types.is_string(old)
+    assert str(refused.value).startswith(f"column id: was {old} and cannot become {new}")
+    assert ("new column" in str(refused.value), "new dataset" in str(refused.value)) == (is_number, is_number)

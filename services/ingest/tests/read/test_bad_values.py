@@ -127,3 +127,34 @@ def test_a_line_with_too_many_values_is_short_and_printable() -> None:
         read_batch(ReadStepCsv(), line, ddl_to_schema(["a INT", "b INT"]))
     assert len(str(refused.value)) < 300
     assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("type_", "fits", "too_large"),
+    [
+        ("TINYINT", "-128", "-129"),
+        ("INT", "2147483647", "2147483648"),
+        ("INT UNSIGNED", "4294967295", "4294967296"),
+        ("BIGINT", "-9223372036854775808", "9223372036854775808"),
+        ("DECIMAL(4, 2)", "-99.99", "100.00"),
+        ("FLOAT", "3.4e38", "3.5e38"),
+    ],
+)
+@pytest.mark.parametrize("step", [ReadStepCsv(), ReadStepNdJson()])
+def test_a_number_that_is_too_large_for_its_column_names_the_ways_that_exist(
+    step: ReadStep, type_: str, fits: str, too_large: str
+) -> None:
+    schema = ddl_to_schema([f"n {type_}"])
+
+    def read(value: str) -> None:
+        line = f'"{value}"' if isinstance(step, ReadStepCsv) else f'{{"n": {value}}}'
+        read_records(step, [line.encode()], schema)
+
+    read(fits)
+    with pytest.raises(
+        InvalidInput, match=r"it is too large; a column keeps its type.* new column .* new dataset"
+    ):
+        read(too_large)
+    with pytest.raises(InvalidInput) as other:
+        read('"soon"' if isinstance(step, ReadStepNdJson) else "soon")
+    assert "too large" not in str(other.value)

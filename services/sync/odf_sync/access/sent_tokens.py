@@ -81,8 +81,8 @@ class ObjectForbidden(NotFound):
     def advice(self) -> str:
         """Return why the server does not say more."""
         return (
-            "S3 answers so for a missing file, unless the reader may list the bucket (s3:ListBucket); ask who published "
-            "the dataset whether the file exists and may be read"
+            "S3 answers so for a missing file, unless the reader may list the bucket (s3:ListBucket); ask who "
+            "published the dataset whether the file exists and may be read"
         )
 
 

@@ -21,6 +21,7 @@ from odf_ingest.read.types import numbers, times
 from odf_ingest.read.types.epochs import from_epoch
 from odf_ingest.read.types.finer_times import cut
 from odf_ingest.read.types.kinds import DECLARED, UUID, TimeFormats, ValueKind, kind_of
+from odf_ingest.read.types.outgrown import outgrown
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 from odf_ingest.read.types.uuids import to_uuids
 from odf_ingest.read.types.years import require_known_years
@@ -72,7 +73,10 @@ def misfit_text(value: object, source: ValueKind, target: pa.DataType) -> str:
     declared = kind_of(target)
     is_text = source in {ValueKind.TEXT, ValueKind.STRING, ValueKind.NUMBER}
     hint = epoch_hint(str(value)) if is_text and declared is ValueKind.TIMESTAMP else ""
-    return f"{shown(value)} is not a value of {type_name(target)}{hint or f'; {TABLE[source, declared].instead}'}"
+    if is_text or source in {ValueKind.INTEGER, ValueKind.DECIMAL, ValueKind.FLOAT}:
+        hint = hint or outgrown(value, target)
+    hint = hint or f"; {TABLE[source, declared].instead}"
+    return f"{shown(value)} is not a value of {type_name(target)}{hint}"
 
 
 def _converted(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormats) -> pa.Array:
