@@ -16,9 +16,9 @@ from odf_common.errors import HeadMoved
 from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson
-from odf_common.ports.store import CatalogEntry
+from odf_common.ports.store import CatalogEntry, DatasetUnknown
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, DatasetUnknown
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.transforms.migration import QueryMigrator

@@ -10,8 +10,8 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
-from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.catalog.registry import DatasetUnknown, HeadMissing, ReferenceUnknown
+from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
+from odf_coordinator.catalog.registry import HeadMissing, ReferenceUnknown
 from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
 
 

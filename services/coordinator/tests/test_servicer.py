@@ -15,10 +15,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import DatasetUnknown, ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer, _pull_item
-from odf_coordinator.catalog.registry import DatasetUnknown
 from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.operations.read import ipc_chunks
 

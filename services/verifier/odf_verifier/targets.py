@@ -15,7 +15,7 @@ from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import PREFIX, DatasetId
 from odf_common.metadata.events import Seed
-from odf_common.ports.store import CatalogEntry, DatasetReader, ObjectKind
+from odf_common.ports.store import CatalogEntry, DatasetReader, ObjectKind, unknown_dataset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def _resolve(datasets: NodeDatasets, ref: str, *, recursive: bool) -> Iterator[T
         else datasets.catalog.by_alias(text)
     )
     if entry is None:
-        raise NotFound(what=f"dataset {text}")
+        raise unknown_dataset(text, (entry.alias for entry in datasets.catalog.entries()))
     if name != HEAD and datasets.refs.head(entry.dataset_id, name) is None:
         raise NotFound(what=f"reference {name} of {entry.alias}")
     if recursive:

@@ -12,7 +12,6 @@ from odf_common.data.stored_types import compared_schema, compared_type, stored_
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SetDataSchema
 
-
 OUTGROWN: Final = (
     "a column keeps its type, so put larger numbers into a new column (a source does by preprocess), or into a new "
     "dataset with the history (guide to ingest: Numbers that outgrow their column)"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO, Final, NewType, Protocol
 
-from odf_common.errors import HeadMoved, NotFound
+from odf_common.errors import HeadMoved, NotFound, nearest
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.dataset_refs import parse_ref
@@ -318,6 +318,28 @@ class Catalog(Protocol):
         """Repair names after damage, or after a process of an earlier release was killed."""
 
 
+@dataclass(eq=False, kw_only=True)
+class DatasetUnknown(NotFound):
+    """No dataset has this name or id."""
+
+    nearest: str | None = None
+
+    def __str__(self) -> str:
+        """Return the unknown name or id, and the nearest name."""
+        return f"dataset {self.what} does not exist" + (
+            f"; did you mean {self.nearest}?" if self.nearest else ""
+        )
+
+    def advice(self) -> str:
+        """Return how to list datasets."""
+        return "`odf list` shows the datasets of this node"
+
+
+def unknown_dataset(ref: str, names: Iterable[str]) -> DatasetUnknown:
+    """Return the error for a reference that is none of the names, with the nearest of them."""
+    return DatasetUnknown(what=ref, nearest=nearest(ref, names))
+
+
 def find_entry(catalog: Catalog, ref: str) -> CatalogEntry | None:
     """Return the entry with this alias or id, None if there is none; raises `InvalidInput` if it is neither."""
     parsed = parse_ref(ref)
@@ -325,8 +347,8 @@ def find_entry(catalog: Catalog, ref: str) -> CatalogEntry | None:
 
 
 def require_entry(catalog: Catalog, ref: str) -> CatalogEntry:
-    """Return the entry with this alias or id; raises `NotFound`, and `InvalidInput` if it is neither."""
+    """Return the entry with this alias or id; raises `DatasetUnknown`, and `InvalidInput` if it is neither."""
     entry = find_entry(catalog, ref)
     if entry is None:
-        raise NotFound(what=f"dataset {ref}")
+        raise unknown_dataset(ref, (entry.alias for entry in catalog.entries()))
     return entry

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import MetadataEvent, SetTransform
-from odf_common.ports.store import CatalogEntry
-from odf_coordinator.catalog.registry import Datasets, DatasetUnknown
+from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_coordinator.catalog.registry import Datasets
 
 
 @contextmanager

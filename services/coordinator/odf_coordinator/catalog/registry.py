@@ -16,27 +16,18 @@ from odf_common.identity.branch_names import HEAD, split_ref
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, RefReader, block_reader, find_entry
+from odf_common.ports.store import (
+    BlobStore,
+    Catalog,
+    CatalogEntry,
+    DatasetUnknown,
+    RefReader,
+    block_reader,
+    require_entry,
+)
 from odf_coordinator.catalog.problems import Problems, remedy_of
 
 log = structlog.stdlib.get_logger(__name__)
-
-
-@dataclass(eq=False, kw_only=True)
-class DatasetUnknown(NotFound):
-    """No dataset has this name or id."""
-
-    nearest: str | None = None
-
-    def __str__(self) -> str:
-        """Return the unknown name or id, and the nearest name."""
-        return f"dataset {self.what} does not exist" + (
-            f"; did you mean {self.nearest}?" if self.nearest else ""
-        )
-
-    def advice(self) -> str:
-        """Return how to list datasets."""
-        return "`odf list` shows the datasets of this node"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -149,10 +140,7 @@ class Datasets:
 
     def entry(self, ref: str) -> CatalogEntry:
         """Return the catalog entry of this alias or id; raises `DatasetUnknown` with the nearest name."""
-        entry = find_entry(self.catalog, ref)
-        if entry is None:
-            raise DatasetUnknown(what=ref, nearest=self.nearest(ref))
-        return entry
+        return require_entry(self.catalog, ref)
 
     def by_id(self, dataset: DatasetId) -> DatasetHandle | None:
         """Return the dataset with this id; None if it has no name here. Raises `HeadMissing`."""

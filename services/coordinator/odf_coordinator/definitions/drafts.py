@@ -13,8 +13,7 @@ from odf_common.identity.keys import PrivateKey, generate
 from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
 from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
-from odf_common.ports.store import Catalog
-from odf_coordinator.catalog.registry import DatasetUnknown
+from odf_common.ports.store import Catalog, DatasetUnknown
 from odf_coordinator.definitions.diff import require_whole
 
 

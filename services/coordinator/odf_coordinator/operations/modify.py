@@ -33,9 +33,9 @@ from odf_common.metadata.events import (
 from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
 from odf_coordinator.catalog.dependency_guard import hold_inputs
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown, Unreadable
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator

@@ -15,14 +15,9 @@ from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress, EngineSilent
+from odf_common.ports.store import DatasetUnknown
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import (
-    DatasetHandle,
-    Datasets,
-    DatasetUnknown,
-    Unreadable,
-    inputs_among,
-)
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable, inputs_among
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.operations.concurrent_steps import concurrent_steps
 from odf_coordinator.operations.modify import DatasetEditor

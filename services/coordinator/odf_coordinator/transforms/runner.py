@@ -33,8 +33,8 @@ from odf_common.metadata.events import (
     KnownEvent,
 )
 from odf_common.ports.engine import Engine, EngineProgress
-from odf_common.ports.store import BlobStore, scratch_folder
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, DatasetUnknown
+from odf_common.ports.store import BlobStore, DatasetUnknown, scratch_folder
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged

@@ -23,8 +23,9 @@ from odf_common.cli.rows import problem_of, wait_of, with_stuck
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
-from odf_common.errors import NotFound, OdfError, Unavailable
+from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp, record_count
+from odf_common.ports.store import unknown_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.settings import load
@@ -200,11 +201,11 @@ def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
 
 
 def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the dataset with this name or id; raises `NotFound`."""
+    """Return the dataset with this name or id; raises `DatasetUnknown`."""
     for dataset in datasets:
         if name.lower() == dataset["alias"].lower() or name == dataset["dataset_id"]:
             return dataset
-    raise NotFound(what=f"dataset {name}")
+    raise unknown_dataset(name, (dataset["alias"] for dataset in datasets))
 
 
 def _shown(row: dict[str, Any]) -> dict[str, object]:

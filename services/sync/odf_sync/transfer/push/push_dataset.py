@@ -7,10 +7,10 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, common_block, compare
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
-from odf_common.ports.store import ObjectKind, block_reader
+from odf_common.ports.store import ObjectKind, block_reader, unknown_dataset
 from odf_common.service.connections import trusted_networks
 from odf_common.service.settings import Settings
 from odf_sync.access.sent_tokens import TokenFor, no_token
@@ -128,7 +128,7 @@ def _source(
     entry = datasets.catalog.by_alias(request.dataset)
     state = None if entry is None else datasets.states.current(entry.dataset_id)
     if entry is None or state is None:
-        raise NotFound(what=f"dataset {request.dataset}")
+        raise unknown_dataset(request.dataset, (entry.alias for entry in datasets.catalog.entries()))
     destination = request.target or next(iter(remote_aliases(datasets.blobs, entry.dataset_id).push), "")
     if not destination:
         raise InvalidInput(text=f"{entry.alias} has no push alias: give its destination with --to")
