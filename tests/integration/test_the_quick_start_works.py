@@ -95,4 +95,4 @@ def test_each_step_of_getting_started_prints_the_documented_output(
     for name, content in zip((*FILES, "bad.csv"), (*shown, BAD), strict=True):
         (tmp_path / name).write_text(content)
     steps = [block for language, block in blocks if language == "console"]
-    assert sum(compare(without_readings, block, tmp_path) for block in steps) == 9
+    assert sum(compare(without_readings, block, tmp_path) for block in steps) == 10

@@ -219,6 +219,10 @@ def test_errors_report_line_and_position(engine: EngineClient) -> None:
             ["SELECT *\nFROM nope"],
             "table nope does not exist among the inputs and the earlier steps; line 2 pos 5",
         ),
+        (
+            ["SELECT *\nFROM shop.flights"],
+            "table shop.flights does not exist among the inputs and the earlier steps; if it is an input, put its name in",
+        ),
         ([("a", "SELECT oops FROM flights"), f"SELECT {T} FROM a"], "in step a: "),
         ([("a", "SELECT * FROM flights"), f"SELECT {T} FROM a JOIN b ON a.x = b.x"], "in the last step: "),
         ([("a", "SELECT *, rand() AS x FROM flights"), f"SELECT {T} FROM a"], "in step a: "),

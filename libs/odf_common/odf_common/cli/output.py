@@ -39,6 +39,8 @@ COLOURS: Final = {
     **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
 }  # anything else is yellow
 _WIDE_KEY: Final = "odf_common.wide"
+SYSTEM_TIMES: Final = ("system_time", "time", "updated", "since")  # columns
+_UTC_TIME: Final = re.compile(r"([+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
 _HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
 
 
@@ -75,13 +77,15 @@ def print_rows(
     *,
     columns: Sequence[str] = (),
     extra: Sequence[str] = (),
+    whole: Sequence[str] = (),
 ) -> None:
     """Print rows: an array of objects, or a table with these columns (default: all of the first row).
 
-    Columns in `extra` are left out, with a remark, if the terminal is too narrow.
+    If the terminal is too narrow, columns in `extra` are left out, with a remark. Those in `whole` are not truncated:
+    then each row is printed with one line per field.
     """
     if output == "table":
-        _print_table(rows, columns or tuple(rows[0] if rows else ()), extra)
+        _print_table(rows, columns or tuple(rows[0] if rows else ()), extra, whole)
     else:
         _print_plain([plain(row) for row in rows], output)
 
@@ -126,7 +130,9 @@ def print_misuse(error: click.ClickException) -> None:
 
 
 def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
-    """Return rows for a table, with strings in one column truncated to `MAX_CELL_CHARACTERS`, and hashes shortened."""
+    """Return rows for a table, on a terminal with strings in one column truncated, and hashes shortened."""
+    if _width() is None:
+        return [{**row} for row in rows]
     return [
         {**row, column: short(cell)} if isinstance(cell := row.get(column), str) else {**row} for row in rows
     ]
@@ -212,7 +218,9 @@ def _print_plain(value: object, output: str) -> None:
     click.echo(write(value), nl=False)
 
 
-def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str]) -> None:
+def _print_table(
+    rows: Sequence[Mapping[str, object]], columns: Sequence[str], extra: Sequence[str], whole: Sequence[str]
+) -> None:
     from odf_common.cli.table_layout import column, laid_out
 
     if not columns:
@@ -222,7 +230,7 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
         [
             column(
                 name,
-                [_cell(row.get(name)) for row in rows],
+                _with_equal_fractions([_cell(row.get(name)) for row in rows], is_system=name in SYSTEM_TIMES),
                 is_numeric=all(_is_number(row.get(name)) for row in rows),
                 style=_coloured if name in COLOURED else str,
             )
@@ -230,6 +238,7 @@ def _print_table(rows: Sequence[Mapping[str, object]], columns: Sequence[str], e
         ],
         width,
         extra,
+        whole,
     )
     for line in layout.lines:
         click.echo(line)
@@ -285,6 +294,22 @@ def short(text: str, most: int = MAX_CELL_CHARACTERS) -> str:
     if first == text and len(text) <= most:
         return text
     return (first if len(first) < most else at_word(first, first[: most - 1])) + ELLIPSIS
+
+
+def _with_equal_fractions(cells: list[str], *, is_system: bool) -> list[str]:
+    """Return the cells; if all are times in UTC, with as many digits of a second as the longest has.
+
+    System times have milliseconds, even on a whole second.
+    """
+    parts = [(cell, _UTC_TIME.fullmatch(cell)) for cell in cells]
+    if not all(match for cell, match in parts if cell):
+        return cells
+    most = max((len(match[2] or "") for _, match in parts if match), default=0)
+    most = max(most, len(".000")) if is_system else most
+    return [
+        f"{match[1]}{(match[2] or '.').ljust(most, '0')}Z" if match and most else cell
+        for cell, match in parts
+    ]
 
 
 def _cell(value: object) -> str:

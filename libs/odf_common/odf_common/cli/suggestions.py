@@ -4,7 +4,7 @@ Imports nothing slow, as `odf --help` needs it.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords
 
 
+SYNONYMS: Final = {
+    "cat": "tail",
+    "clone": "pull",
+    "create": "add",
+    "export": "odf push DATASET --to file:///FOLDER, or odf sql QUERY --output json",
+    "import": "odf pull URL, or odf ingest DATASET FILE",
+    "logs": "odf status; the logs of the parts are in $ODF_HOME/logs",
+    "ls": "list",
+    "query": "sql",
+    "rm": "delete",
+    "select": "sql",
+    "start": "up",
+    "stop": "down",
+}
+"""What other tools call a command of ours, or the commands that do it."""
+
+
 class CommandGroup(click.Group):
     """A group whose error for an unknown command proposes the nearest one."""
 
@@ -25,7 +42,8 @@ class CommandGroup(click.Group):
         """Return the name, the command and its arguments; an unknown command is misuse."""
         name = args[0]
         if not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            near = nearest(name, self.list_commands(ctx))
+            near = SYNONYMS.get(name) if ctx.parent is None else None
+            near = near or nearest(name, self.list_commands(ctx))
             if near is not None:
                 ctx.fail(f"No such command {name!r}. Did you mean {near}?")
         return super().resolve_command(ctx, args)

@@ -74,12 +74,15 @@ def column(name: str, cells: Sequence[str], *, is_numeric: bool, style: Style = 
     return Column(name=name, cells=cells, is_numeric=is_numeric, width=width, style=style)
 
 
-def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] = ()) -> Layout:
+def laid_out(
+    columns: Sequence[Column], width: int | None, extra: Sequence[str] = (), whole: Sequence[str] = ()
+) -> Layout:
     """Return a table of at most `width` characters (None: any number).
 
     First text is truncated to `LEGIBLE_CHARACTERS`, then columns in `extra` are left out, then text is truncated to
     `MIN_CHARACTERS`. If that is not enough, either the columns are split into several tables, each with the first
-    column, or each record is printed with one line per field, whichever takes fewer lines.
+    column, or each record is printed with one line per field, whichever takes fewer lines. The latter also happens if
+    a column in `whole` would be truncated.
     """
     if width is None or _width(columns) <= width:
         return Layout(lines=tuple(_table(columns)))
@@ -88,8 +91,10 @@ def laid_out(columns: Sequence[Column], width: int | None, extra: Sequence[str] 
         fitted = _shrunk(shown, width, floor)
         if fitted is not None:
             left_out = tuple(column.name for column in columns if column not in shown)
-            is_cut = any(a.width < b.width for a, b in zip(fitted, shown, strict=True))
-            return Layout(lines=tuple(_table(fitted)), left_out=left_out, is_cut=is_cut)
+            truncated = {a.name for a, b in zip(fitted, shown, strict=True) if a.width < b.width}
+            if not truncated.isdisjoint(whole):
+                return _one_by_one(columns, width)
+            return Layout(lines=tuple(_table(fitted)), left_out=left_out, is_cut=bool(truncated))
     parts, records = _in_parts(columns, width), _one_by_one(columns, width)
     return records if len(records.lines) < len(parts.lines) else parts
 

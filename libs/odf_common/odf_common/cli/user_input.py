@@ -14,6 +14,7 @@ import click
 
 from odf_common.adapters.repository_urls import require_no_credentials
 from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret, secret_in
+from odf_common.cli.output import remark
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.metadata.scalars import Timestamp
 
@@ -83,6 +84,12 @@ def with_read_options(input_format: str, options: Sequence[tuple[str, str]]) -> 
         return input_format
     quoted = ((key, re.sub(r"([\\\"])", r"\\\1", value)) for key, value in options)
     return "; ".join((input_format or "source", *(f'{key}="{value}"' for key, value in quoted)))
+
+
+def remark_on_typing(what: str) -> None:
+    """Say on a terminal that the command reads what is typed."""
+    if sys.stdin.isatty():
+        remark(f"reading {what} from the terminal; end with Ctrl-D")
 
 
 def shown_name(name: str) -> str:

@@ -45,7 +45,7 @@ def _say_private_copy(alias: str) -> None:
     with suppress(OdfError), clients.access(timeout=0) as access:
         request = ShowAccessRequest(ref=alias, with_derivatives=True)
         shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
-        _say_private(shown, "its source may be private, or it was so here")
+        _say_private(shown, "it may be private at its source, or was private here before")
         say_derivatives(shown)
 
 

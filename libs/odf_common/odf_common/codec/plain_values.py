@@ -152,7 +152,7 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
         return _unknown(plain, where)
     if cls is None:
         tags = _tags(union)
-        text = f"unknown kind {tag!r}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
+        text = f"unknown kind {_described(tag)}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
         raise InvalidInput(text=text, where=child(where, "kind"))
     return _record(cls, plain, where, ignoring="kind")
 

@@ -1,5 +1,6 @@
 """What may keep a node from starting or working on this machine, and the remedy: each check on its own, none raises."""
 
+import os
 import re
 import resource
 import shutil
@@ -161,6 +162,14 @@ def _programs(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 def _home(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del node
+    parent = _existing(settings.home)
+    if parent != settings.home and parent.is_dir() and os.access(parent, os.W_OK):
+        text, remedy = (
+            f"{settings.home} does not exist",
+            "`odf up` creates it; if it should exist, check ODF_HOME",
+        )
+        yield Finding(check="home", state=WARNING, text=text, remedy=remedy)
+        return
     require_home(settings.home)
     yield Finding(check="home", state=OK, text=f"{settings.home} can be written")
 

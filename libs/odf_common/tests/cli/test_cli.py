@@ -124,7 +124,14 @@ def test_misuse_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("arguments", "proposed"),
-    [(["lst"], "list"), (["inspect", "shema"], "schema"), (["source", "resum"], "resume")],
+    [
+        (["lst"], "list"),
+        (["inspect", "shema"], "schema"),
+        (["source", "resum"], "resume"),
+        (["query"], "sql"),
+        (["export"], "odf push DATASET --to file:///FOLDER, or odf sql QUERY --output json"),
+        (["ls"], "list"),
+    ],
 )
 def test_a_misspelled_command_proposes_the_nearest(
     arguments: list[str], proposed: str, capsys: pytest.CaptureFixture[str]

@@ -15,6 +15,7 @@ from odf_common.cli.output import (
     print_bytes,
     print_object,
     print_rows,
+    shortened,
 )
 from odf_common.cli.rows import print_records
 
@@ -50,7 +51,8 @@ def test_records_of_23_columns_are_all_shown_on_80(capsys: pytest.CaptureFixture
     shown = capsys.readouterr()
     assert all(len(line) <= 80 for line in shown.out.splitlines())
     assert all(name in shown.out for name in ("event_time", *NAMES))
-    assert shown.out.count("2013-01-01T05:00:00Z") == 2 * RECORDS
+    assert shown.out.count("2013-01-01T05:00:00Z") == RECORDS
+    assert shown.out.count("2013-01-01T05:00:00.000Z") == RECORDS
     assert shown.out.count("some words") == len(NAMES) * RECORDS
     assert [mark for mark in ("+A", "-R", "-C", "+C") if mark in shown.out] == ["+A", "-R", "+C"]
     assert shown.err.startswith("(23 columns are split into ")
@@ -165,3 +167,41 @@ def test_bytes_reach_a_pipe_as_they_are_and_a_terminal_as_text(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_bytes(b"a\xff\x1b[0m")
     assert capsysbinary.readouterr().out == b"a\\xff\\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("column", "times", "shown"),
+    [
+        ("system_time", ("04:36:22Z",), ("04:36:22.000Z",)),
+        ("at", ("04:36:22Z", "04:36:22.013Z", None), ("04:36:22.000Z", "04:36:22.013Z", "")),
+        ("at", ("04:36:22Z", "04:36:23Z"), ("04:36:22Z", "04:36:23Z")),
+        ("at", ("04:36:22Z", "04:36:22.000001Z"), ("04:36:22.000000Z", "04:36:22.000001Z")),
+        ("at", ("04:36:22Z, about", "04:36:22.013Z"), ("04:36:22Z, about", "04:36:22.013Z")),
+    ],
+)
+def test_times_of_a_column_have_one_shape(
+    capsys: pytest.CaptureFixture[str], column: str, times: tuple[str | None, ...], shown: tuple[str, ...]
+) -> None:
+    day = "2026-11-29T"
+    print_rows([{column: None if time is None else day + time} for time in times], "table")
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()[2:]] == [
+        day + time if time else "" for time in shown
+    ]
+
+
+def test_a_pipe_gets_whole_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"reason": "so " * 100 + "it ends"}]
+    print_rows(shortened(rows, "reason"), "table")
+    assert "it ends" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize("length", [10, 500])
+def test_a_column_that_is_to_stay_whole_is_wrapped_instead_of_truncated(
+    capsys: pytest.CaptureFixture[str], length: int
+) -> None:
+    words = [f"w{number}" for number in range(length)]
+    print_rows([{"at": "0/1", "value": "v" * 60, "reason": " ".join(words)}], "table", whole=("reason",))
+    shown = capsys.readouterr().out
+    assert [word for word in shown.split() if word in words] == words
+    assert all(len(line) <= 80 for line in shown.splitlines())

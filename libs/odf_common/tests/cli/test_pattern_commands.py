@@ -1,6 +1,7 @@
 """`odf list` and `odf delete` with patterns of names, over a coordinator that has four datasets."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -130,14 +131,19 @@ def test_a_problem_is_cut_short_in_the_table_only(
 
     monkeypatch.setattr(clients, "coordinator", opened)
     assert cli.main(["list"]) == 0
+    assert "and a second line" in capsys.readouterr().out, "a pipe gets everything"
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main(["list"]) == 0
     *_, row = capsys.readouterr().out.rstrip().splitlines()
-    assert row.endswith(" long…")
+    assert row.rstrip().endswith(" long…")
     assert len(row.partition("a column")[2]) <= MAX_CELL_CHARACTERS
     assert cli.main(["list", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["problem"] == problem
 
 
-def test_hashes_are_cut_short_before_the_text_is() -> None:
+def test_hashes_are_cut_short_before_the_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
     (row,) = shortened([{"problem": f"a has read block f1620{'ab' * 32} of b"}], "problem")
     assert row["problem"] == "a has read block f1620abababab… of b"
 

@@ -154,7 +154,7 @@ def test_a_pull_that_makes_a_copy_private_names_it_and_its_derivatives(
     assert cli.main(["pull", "http://node.example/towns"]) == 0
     said = capsys.readouterr().err
     assert (
-        "towns is private here, since its source may be private, or it was so here; `odf access set towns --visibility public`"
+        "towns is private here, since it may be private at its source, or was private here before; `odf access set towns --visibility public`"
         in said
     )
     assert "derived from towns: private: last, other; public: chosen" in said

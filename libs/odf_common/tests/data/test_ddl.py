@@ -114,3 +114,12 @@ def test_the_limit_of_nesting_is_for_each_type() -> None:
     assert field.type.num_fields == 103
     with pytest.raises(InvalidInput, match="nested more than 32 deep"):
         ddl_to_schema([f"s STRUCT<a: ARRAY<{deep}>>"])
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("km DECIMAL(6", "needs quotes"), ("n BIGNT", r"unknown type BIGNT; did you mean BIGINT\?")],
+)
+def test_what_was_meant_is_proposed(text: str, hint: str) -> None:
+    with pytest.raises(InvalidInput, match=hint):
+        ddl_to_schema([text])

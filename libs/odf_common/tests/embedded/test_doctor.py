@@ -33,6 +33,14 @@ def test_a_healthy_machine_has_no_failed_checks(settings: Settings) -> None:
     assert all(one.remedy == "" for one in examine(settings) if one.state == OK)
 
 
+def test_a_home_that_does_not_exist_is_a_warning_and_is_not_created(tmp_path: Path) -> None:
+    home = tmp_path / "mistyped"
+    finding = found(Settings(home=home), "home")
+    assert (finding.state, finding.text) == (WARNING, f"{home} does not exist")
+    assert "ODF_HOME" in finding.remedy
+    assert not home.exists()
+
+
 def test_an_unknown_variable_is_a_warning(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODF_KAFKA_PASSWORD", "secret")
     (finding,) = [one for one in examine(settings) if "ODF_KAFKA_PASSWORD " in one.text]

@@ -74,13 +74,18 @@ def query_fault(error: Exception) -> InvalidQuery:
     if isinstance(error, AnalysisException):
         text = text.split(";\n", 1)[0]
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
-            name = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
-            text = f"{no_table(name)}; {text.rpartition(';')[2].strip()}"
+            written = (error.getMessageParameters() or {}).get("relationName", "")
+            name = written.replace("`", "")
+            hint = _DOTTED.format(name=name) if "`.`" in written else ""
+            text = f"{no_table(name)}{hint}; {text.rpartition(';')[2].strip()}"
         elif error.getCondition() == "UNRESOLVED_ROUTINE":
             name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
             text = f"{_no_function(name.rpartition('.')[2].lower())}; {text.rpartition(';')[2].strip()}"
     lines = [line for line in _ADVICE.sub("", text).splitlines() if not line.startswith("Search path:")]
     return InvalidQuery(text="\n".join(lines).strip().rstrip(";")[:MAX_MESSAGE_CHARACTERS])
+
+
+_DOTTED: Final = "; if it is an input, put its name in backticks (`{name}`), or give the input an alias"
 
 
 def no_table(name: str) -> str:

@@ -20,7 +20,12 @@ from google.protobuf import (
     type_pb2,
     wrappers_pb2,
 )
-from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    MessageOptions,
+)
 
 from odf_common.errors import InvalidInput
 
@@ -59,7 +64,7 @@ _DECIMAL: Final = FileDescriptorProto(
 _PARAMS: Final = DescriptorProto(
     name="ParamsEntry",
     field=[_field("key", 1, _TEXT), _field("value", 2, _TEXT)],
-    options={"map_entry": True},
+    options=MessageOptions(map_entry=True),
 )
 _META: Final = FileDescriptorProto(
     name="confluent/meta.proto",

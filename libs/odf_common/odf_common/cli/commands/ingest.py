@@ -17,9 +17,9 @@ from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
-from odf_common.cli.output import is_wide, output_option, print_rows, progress, remark, shortened
+from odf_common.cli.output import output_option, print_rows, progress, remark, shortened
 from odf_common.cli.suggestions import late_remark
-from odf_common.cli.user_input import TIME, read_options, with_read_options
+from odf_common.cli.user_input import TIME, read_options, remark_on_typing, with_read_options
 from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.embedded.node_file import Node
@@ -83,6 +83,8 @@ def command(
       odf ingest flights flights.csv --input-format csv --read-option 'separator=;'
       zcat flights.ndjson.gz | odf ingest flights -
     """
+    if "-" in (files or ("-",)):
+        remark_on_typing("records")
     timestamp = time_message_or_none(event_time)
     node = clients.this_node()
     run = idempotency_key or uuid.uuid4().hex
@@ -102,8 +104,13 @@ def command(
             break
     rest = [_Result(file=file, outcome="not attempted") for file in (files or ("-",))[len(results) :]]
     rows = [result.row() for result in (*results, *rest)]
-    shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
-    columns = [name for name in COLUMNS if name not in OPTIONAL or any(row[name] for row in rows)]
+    shown = shortened(rows, "error") if output == "table" else rows
+    # The reason of the failure follows the table, in full.
+    columns = [
+        name
+        for name in COLUMNS
+        if name != "error" and (name not in OPTIONAL or any(row[name] for row in rows))
+    ]
     print_rows(shown, output, columns=columns, extra=("head",))
     for result in results:
         _remark_on(result, dataset, source)

@@ -13,7 +13,7 @@ from odf_common.cli.suggestions import CommandGroup
 from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.manifests import block_to_yaml, to_plain
 from odf_common.errors import NotFound, Refused
-from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform
+from odf_common.metadata.events import DatasetKind, SetDataSchema, SetTransform, SetVocab, vocabulary_of
 from odf_common.proto.odf.node.v1.coordinator_pb2 import LastEventReply, LastEventRequest, LogRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2 import SourceRequest
@@ -48,7 +48,7 @@ def command() -> None:
     type=click.Choice(("arrow", "ddl", "odf")),
     default="arrow",
     show_default=True,
-    help="Arrow types, column definitions as in manifests, or ODF types.",
+    help="Arrow types; column definitions as in manifests, without the columns that the node adds; or ODF types.",
 )
 @output_option
 def schema(*, dataset: str, form: str, output: str) -> None:
@@ -59,17 +59,24 @@ def schema(*, dataset: str, form: str, output: str) -> None:
       odf inspect schema flights
       odf inspect schema flights --form ddl
     """
+    import pyarrow as pa
+
     from odf_common.data.ddl import schema_to_ddl
     from odf_common.data.odf_schema import from_arrow
     from odf_common.data.schema_evolution import schema_of_event
 
     with clients.coordinator() as coordinator:
         event = _event(_last(coordinator, dataset, SetDataSchema))
+        vocab = _event(_last(coordinator, dataset, SetVocab))
     if not isinstance(event, SetDataSchema):
         raise NoSchema(text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
     if form == "ddl":
-        print_rows([{"definition": definition} for definition in schema_to_ddl(fields)], output)
+        assert vocab is None or isinstance(vocab, SetVocab)
+        names = vocabulary_of(vocab)
+        added = {names.offset_column, names.operation_type_column, names.system_time_column}
+        own = pa.schema([field for field in fields if field.name not in added])
+        print_rows([{"definition": definition} for definition in schema_to_ddl(own)], output)
     elif form == "odf":
         print_rows([to_plain(field) for field in from_arrow(fields).fields], output)
     else:

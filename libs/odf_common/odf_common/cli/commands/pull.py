@@ -11,7 +11,6 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import is_remote
 from odf_common.cli.output import (
-    is_wide,
     of_dataset,
     output_option,
     print_rows,
@@ -202,7 +201,7 @@ def _require_options(selection: Selection, options: Options) -> None:
 
 def _print_pulled(rows: list[dict[str, object]], output: str) -> None:
     """Print a row per dataset; raises `PullFailed` if one of them could not be pulled."""
-    shown = shortened(rows, "error") if output == "table" and not is_wide() else rows
+    shown = shortened(rows, "error") if output == "table" else rows
     print_rows(shown, output, columns=COLUMNS)
     failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
     for text in failed[:-1]:

@@ -13,6 +13,7 @@ PUBLIC, PRIVATE = "public", "private"
 
 @click.command("push")
 @click.argument("dataset")
+@click.argument("rest", nargs=-1, metavar="")
 @click.option(
     "--to",
     "target",
@@ -35,7 +36,13 @@ PUBLIC, PRIVATE = "public", "private"
 )
 @output_option
 def command(
-    *, dataset: str, target: str | None, is_forced: bool, visibility: str | None, output: str
+    *,
+    dataset: str,
+    rest: tuple[str, ...],
+    target: str | None,
+    is_forced: bool,
+    visibility: str | None,
+    output: str,
 ) -> None:
     """Copy new blocks and data of DATASET to another node, a folder or a bucket.
 
@@ -55,6 +62,8 @@ def command(
       odf push flights --to s3://my-bucket/shared/flights
       odf push flights
     """
+    if rest:
+        raise click.UsageError(f"unexpected {rest[0]!r}; the destination is an option: --to {rest[0]}")
     target = absolute_url(target or "")
     request = SyncPushRequest(
         dataset=dataset,

@@ -8,7 +8,6 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.output import (
-    is_wide,
     output_option,
     print_bytes,
     print_object,
@@ -100,9 +99,8 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     more = (*(("source",) if has_sources else ()), *(("topic",) if has_topics else ()))
     columns = ("location", *more, "time", "reason", "value")
     if rows or output != "table":
-        print_rows(
-            shortened(rows, "value") if output == "table" and not is_wide() else rows, output, columns=columns
-        )
+        shown = shortened(rows, "value") if output == "table" else rows
+        print_rows(shown, output, columns=columns, whole=("reason",))
     else:
         remark(f"no rejected message of {dataset} awaits a decision")
     if counts.found > len(rows):
@@ -159,6 +157,11 @@ def retry_rejected(
     """
     answer = _settle(dataset, locations, SettleRejectedRequest.RETRY, every=every)
     print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
+    if answer.settled:
+        remark(
+            "messages of a topic are read again now, and rejected as new ones if they still do not fit; "
+            f"`odf rejected list {dataset}` then shows them"
+        )
     if answer.cut:
         remark(
             f"{answer.cut} messages were not retried: they were too large for the dead-letter topic, which has only "

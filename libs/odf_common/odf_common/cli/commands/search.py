@@ -45,7 +45,7 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], refresh: b
             {**row, "foundIn": ", ".join(dataset.found_in)}
             for row, dataset in zip(rows, reply.datasets, strict=True)
         ]
-    shown = shortened(rows, "description") if output == "table" and not is_wide() else rows
+    shown = shortened(rows, "description") if output == "table" else rows
     print_rows(shown, output, columns=(*COLUMNS, "keywords", "columns", "id") if is_wide() else COLUMNS)
     if reply.left_out:
         remark(f"{reply.left_out} more were found; add words")

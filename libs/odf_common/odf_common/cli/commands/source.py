@@ -53,7 +53,8 @@ def command() -> None:
 def show(*, dataset: str, source: str, output: str) -> None:
     """Show a dataset's sources: state, position, settings, and why one is stopped and what to do.
 
-    A polling source is idle, polling or failed; `since` is the end of its last poll.
+    A polling source is idle, polling or failed; `since` is the end of its last poll. `next` is where reading continues:
+    PARTITION:OFFSET for each partition of the topic, or the time of the next poll.
 
     \b
     Example:

@@ -7,6 +7,7 @@ import click
 from odf_common.cli import clients
 from odf_common.cli.output import output_option
 from odf_common.cli.rows import arrow_table, print_records
+from odf_common.cli.user_input import remark_on_typing
 from odf_common.proto.odf.node.v1.coordinator_pb2 import SqlRequest
 
 
@@ -24,6 +25,8 @@ def command(*, query: str | None, option: str | None, output: str) -> None:
     if query is not None and option is not None:
         raise click.UsageError("give one query, as an argument or with -c")
     sql = option if query is None else query
+    if sql is None:
+        remark_on_typing("a query")
     text = sys.stdin.read() if sql is None else sql
     with clients.coordinator() as coordinator:
         table = arrow_table(
