@@ -134,7 +134,9 @@ def test_what_is_in_force_is_found_without_walking_the_chain(
 
     node.blobs.read = counted  # type: ignore[method-assign]
     assert odf("inspect", "schema", "cities", "--form", "ddl", "-o", "json") == 0
-    assert json.loads(capsys.readouterr().out)[-1] == {"definition": "city STRING"}
+    definitions = [row["definition"] for row in json.loads(capsys.readouterr().out)]
+    assert [text.split()[0] for text in definitions] == ["event_time", "city"], "what `odf add` accepts"
+    assert definitions[-1] == "city STRING"
     assert odf("inspect", "schema", "cities", "--form", "odf", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out)[0] == {"name": "offset", "type": {"kind": "UInt64"}}
     assert odf("inspect", "schema", "cities", "-o", "json") == 0

@@ -161,6 +161,8 @@ def test_a_folder_is_a_foreign_dataset_with_the_id_of_its_seed(
 
 
 def test_a_dataset_or_reference_that_does_not_exist_is_an_error(datasets: NodeDatasets) -> None:
+    with pytest.raises(NotFound, match=r"dataset flihgts does not exist; did you mean flights\?"):
+        names(datasets, "flihgts")
     with pytest.raises(NotFound, match="dataset trains"):
         names(datasets, "trains")
     with pytest.raises(NotFound, match="reference next of flights"):

@@ -39,7 +39,7 @@ COLOURS: Final = {
     **dict.fromkeys(("invalid", "failed", "stopped", "stuck"), "red"),
 }  # anything else is yellow
 _WIDE_KEY: Final = "odf_common.wide"
-SYSTEM_TIMES: Final = ("system_time", "time", "updated", "since")  # columns
+SYSTEM_TIME: Final = "system_time"  # the column, unless the vocabulary renames it
 _UTC_TIME: Final = re.compile(r"([+-]?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?Z")
 _HASH: Final = re.compile(r"\b(f1620[0-9a-f]{8})[0-9a-f]{56}\b")  # enough to tell hashes apart
 
@@ -230,7 +230,7 @@ def _print_table(
         [
             column(
                 name,
-                _with_equal_fractions([_cell(row.get(name)) for row in rows], is_system=name in SYSTEM_TIMES),
+                _with_equal_fractions([_cell(row.get(name)) for row in rows], is_system=name == SYSTEM_TIME),
                 is_numeric=all(_is_number(row.get(name)) for row in rows),
                 style=_coloured if name in COLOURED else str,
             )

@@ -22,7 +22,7 @@ SYNONYMS: Final = {
     "create": "add",
     "export": "odf push DATASET --to file:///FOLDER, or odf sql QUERY --output json",
     "import": "odf pull URL, or odf ingest DATASET FILE",
-    "logs": "odf status; the logs of the parts are in $ODF_HOME/logs",
+    "logs": "status",
     "ls": "list",
     "query": "sql",
     "rm": "delete",
@@ -30,7 +30,7 @@ SYNONYMS: Final = {
     "start": "up",
     "stop": "down",
 }
-"""What other tools call a command of ours, or the commands that do it."""
+"""Names that other tools have, and our commands for it."""
 
 
 class CommandGroup(click.Group):

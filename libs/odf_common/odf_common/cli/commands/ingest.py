@@ -17,7 +17,7 @@ from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
-from odf_common.cli.output import output_option, print_rows, progress, remark, shortened
+from odf_common.cli.output import output_option, print_rows, progress, remark
 from odf_common.cli.suggestions import late_remark
 from odf_common.cli.user_input import TIME, read_options, remark_on_typing, with_read_options
 from odf_common.codec.times import time_message_or_none
@@ -36,8 +36,7 @@ LARGE_FILE_BYTES: Final = 16 * MIB  # progress is shown from this size on
 CANCEL_SECONDS: Final = 0.5  # between cancel requests
 CANCELLED: Final = "Cancelled"  # the reason the node reports
 Show = Callable[[str, int], None]  # the stage, and the bytes of it that are done
-COLUMNS: Final = ("file", "outcome", "records", "rejected", "error", "head")
-OPTIONAL: Final = ("rejected", "error")  # columns of tables that have a value in them
+COLUMNS: Final = ("file", "outcome", "records", "rejected", "head")
 
 
 @click.command("ingest")
@@ -104,14 +103,9 @@ def command(
             break
     rest = [_Result(file=file, outcome="not attempted") for file in (files or ("-",))[len(results) :]]
     rows = [result.row() for result in (*results, *rest)]
-    shown = shortened(rows, "error") if output == "table" else rows
-    # The reason of the failure follows the table, in full.
-    columns = [
-        name
-        for name in COLUMNS
-        if name != "error" and (name not in OPTIONAL or any(row[name] for row in rows))
-    ]
-    print_rows(shown, output, columns=columns, extra=("head",))
+    # The reason of a failure follows the table.
+    columns = [name for name in COLUMNS if name != "rejected" or any(row[name] for row in rows)]
+    print_rows(rows, output, columns=columns, extra=("head",))
     for result in results:
         _remark_on(result, dataset, source)
     if any(result.reply is not None and result.reply.rejected for result in results):
