@@ -21,7 +21,7 @@ from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import CatalogEntry, incarnation
+from odf_common.ports.store import CatalogEntry, DatasetUnknown, incarnation
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub, add_AccessServicer_to_server
 from odf_common.service.settings import Settings
@@ -292,9 +292,14 @@ def test_accounts_tokens_and_roles_are_managed(here: Here) -> None:
             InvalidInput,
             "read, write, manage",
         ),
-        ("CreateToken", pb.CreateTokenRequest(account="owner", dataset="none"), NotFound, "dataset none"),
+        (
+            "CreateToken",
+            pb.CreateTokenRequest(account="owner", dataset="none"),
+            DatasetUnknown,
+            "dataset none",
+        ),
         ("RevokeToken", pb.RevokeTokenRequest(id="x"), NotFound, "token x"),
-        ("ShowAccess", pb.ShowAccessRequest(ref="none"), NotFound, "dataset none"),
+        ("ShowAccess", pb.ShowAccessRequest(ref="none"), DatasetUnknown, "dataset none"),
         ("ChangeAccess", pb.ChangeAccessRequest(ref="owner/data", visibility="x"), InvalidInput, "public"),
         (
             "ChangeAccess",

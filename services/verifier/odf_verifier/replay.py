@@ -98,7 +98,7 @@ class Replay:
                 skipped.add(engine)  # other transforms may be for the installed engine
             elif kind is Damage.REPLAY_REFUSED and stored.migrated is None:
                 skipped.add(query)  # a migration may be refused for the query before
-            done += kind not in _NOT_COMPARED
+            done += kind not in {*_NOT_COMPARED, Damage.INPUT_NOT_ON_NODE}
             if problem is not None and kind is Damage.REPLAY_FAILED:
                 failed.setdefault(query, []).append(problem)
                 problem = None

@@ -356,7 +356,8 @@ def test_a_copy_without_what_its_input_had_is_not_checked(node: Node, lost: str)
         node.coordinator.catalog.remove(alias)
     else:
         (node.home / "keys" / cities.id.folder).unlink(missing_ok=True)
-    node.coordinator.blobs.local_path(cities.id, ObjectKind.BLOCK, cities.state.head).unlink()
+    for block in [*node.coordinator.blobs.names(cities.id, ObjectKind.BLOCK)]:
+        node.coordinator.blobs.local_path(cities.id, ObjectKind.BLOCK, block).unlink()
 
     verdict = node.verify("copy")
 
@@ -365,6 +366,7 @@ def test_a_copy_without_what_its_input_had_is_not_checked(node: Node, lost: str)
         [Damage.INPUT_NOT_ON_NODE],
     )
     remedy = "odf pull URL" if lost == "dataset" else f"odf pull {alias}"
+    assert verdict.tally.transforms == 0
     assert f"`{remedy}`" in verdict.problems[0].text
     assert "odf verify copy --integrity" in verdict.problems[0].text
     assert node.verify("copy", Scope(replay=False)).is_valid
