@@ -420,8 +420,9 @@ class Bucket:
                 remedy = "check the credentials (ODF_S3_…) and what the bucket's policy allows them"
                 if self.is_anonymous:
                     remedy = f"none were sent: set ODF_S3_ACCESS_KEY, and ODF_S3_ENDPOINT={self._endpoint}"
-                kind = ObjectDenied if code == "AccessDenied" else StorageUnavailable
-                return self._unavailable(name, f"access is denied ({code})", remedy, kind)
+                fault = self._unavailable(name, f"access is denied ({code})", remedy)
+                is_denied = code == "AccessDenied"
+                return ObjectDenied(file=fault.file, why=fault.why, remedy=remedy) if is_denied else fault
             case S3Error(code="RequestTimeTooSkewed"):
                 return self._unavailable(name, "this machine's clock is wrong", "set the clock")
             case S3Error(code=code, message=message):
@@ -438,15 +439,9 @@ class Bucket:
             case _:
                 return self._unavailable(name, str(error))
 
-    def _unavailable(
-        self,
-        name: str,
-        why: str,
-        remedy: str | None = None,
-        kind: type[StorageUnavailable] = StorageUnavailable,
-    ) -> StorageUnavailable:
+    def _unavailable(self, name: str, why: str, remedy: str | None = None) -> StorageUnavailable:
         remedy = remedy or f"check that {self._endpoint} is an S3 server that runs and can be reached"
-        return kind(file=name or str(self.location), why=why, remedy=remedy)
+        return StorageUnavailable(file=name or str(self.location), why=why, remedy=remedy)
 
 
 def _is_passing(error: Exception) -> bool:
