@@ -205,7 +205,6 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{INGEST}/read/types/*.py": of_ingest(
         "read/times",
-        "read/years",
         "read/types",
         "read/ndjson",
         "read/odd_values",

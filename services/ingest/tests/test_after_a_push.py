@@ -27,6 +27,8 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
+from odf_common.data.slice_checks import RecordsDiffer, check_records
+from odf_common.data.slices import read_foreign_slice
 from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import ChainRuleViolated, InvalidInput
 from odf_common.identity.did import DatasetId
@@ -113,7 +115,7 @@ class Node(Coordinator):
         return "; ".join((verdict.word, *(problem.text for problem in verdict.problems)))
 
     def store_block(self, past: ChainState, event: KnownEvent, time: Timestamp) -> ChainState | None:
-        """Store a block that a stranger made; return the state after it, None if a rule of the chain forbids it."""
+        """Store a block that a stranger made; return the state after it, None if a rule or a check of records forbids it."""
         block = MetadataBlock(
             system_time=time,
             prev_block_hash=past.head,
@@ -123,7 +125,11 @@ class Node(Coordinator):
         try:
             raw = encode_block(block)
             state = admit(past, decode_block(raw).block, block_hash=block_hash(raw), version=3)
-        except (ChainRuleViolated, InvalidInput):
+            if isinstance(event, AddData) and (data := event.new_data) is not None:
+                file = self.blobs.local_path(past.dataset_id, ObjectKind.DATA, data.physical_hash)
+                table = read_foreign_slice(file, data.offset_interval.records)
+                check_records(table, data.offset_interval, None, time)  # as each transfer does
+        except (ChainRuleViolated, InvalidInput, RecordsDiffer):
             return None
         self.blobs.put(past.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
         return state
@@ -207,16 +213,19 @@ def schemas() -> st.SearchStrategy[EventOn]:
 
 
 def records() -> st.SearchStrategy[EventOn]:
-    def event(node: "Node", state: ChainState, cities: list[str]) -> tuple[KnownEvent, ...]:
+    def event(node: "Node", state: ChainState, cities: list[str], at: int) -> tuple[KnownEvent, ...]:
         known = replace(node.find("cities"), state=state)
-        table = pa.table({"event_time": [0] * len(cities), "city": cities}, schema=DATA)
+        table = pa.table({"event_time": [at] * len(cities), "city": cities}, schema=DATA)
+        is_root = state.kind is DatasetKind.Root
         try:
-            return node.slice_events(known, table, 0) if state.kind is DatasetKind.Root else ()
+            return node.slice_events(known, table, 0, state.system_time) if is_root else ()
         except InvalidInput:  # no record has the columns that a block before names
             return ()
 
     cities = st.lists(TEXTS, min_size=1, max_size=3)
-    return cities.map(lambda some: lambda node, state: event(node, state, some))
+    event_times = st.sampled_from((0, LAST.ms, LAST.ms + 1, 1 << 62))
+    both = st.tuples(cities, event_times)
+    return both.map(lambda drawn: lambda node, state: event(node, state, *drawn))
 
 
 def a_step_of_nothing(_: Node, state: ChainState) -> tuple[KnownEvent, ...]:

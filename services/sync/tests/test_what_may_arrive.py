@@ -5,17 +5,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from odf_testing.builders import a_polling_source, a_push_source, a_source_state, a_step, some_result
+from odf_testing.coordinator import DATA
 from odf_testing.manifests import derivative, root
+from odf_testing.profiles import examples
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.arrivals import OWNED
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Body, Envelope, body_of
 from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, encode_block, encode_message
+from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
+from odf_common.data.slices import write_slice
+from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import OdfError
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
@@ -25,11 +33,13 @@ from odf_common.metadata.events import (
     AttachmentEmbedded,
     AttachmentsEmbedded,
     DatasetKind,
+    DataSlice,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
     MetadataEvent,
+    OffsetInterval,
     Seed,
     SetAttachments,
     SetDataSchema,
@@ -53,6 +63,7 @@ ROOT, DERIVED, POLLED = "ann/cities", "ann/copy", "ann/polled"
 BOB: Final = Name("bob")
 DEFINITION, PROGRESS, TIME, RULE = "ForeignDefinition", "ForeignProgress", "TimeInFuture", "ChainRuleViolated"
 ACCEPTED: Final = ""
+RECORDS: Final = {"push": "TransferRefused", "pull": "RecordsRefused"}
 READ: Final = '{"topics":{"odf.push.ann.cities.default":{"id":"a","next":{"0":2}}},"v":1}'
 FORGED: Final = READ.replace('{"0":2}', '{"0":8}')
 FAR: Final = Timestamp.parse("9999-12-31T23:59:59Z")
@@ -287,3 +298,58 @@ def test_what_may_arrive(
                 back_to(stranger, past)
                 back_to(owner, past)
     assert found == expected
+
+
+LAST_MS, FIRST_MS = FAR.ms + 999, -62_135_596_800_000
+MILLISECONDS: Final = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(FIRST_MS, LAST_MS)
+
+
+def slice_event(node: SyncNode, past: ChainState, event_time: int, system_time: int) -> AddData:
+    """Store a slice whose second record has these times, in milliseconds; return the event that declares it."""
+    times = [past.system_time.ms, event_time], [past.system_time.ms, system_time]
+    table = with_system_columns(
+        pa.table({"event_time": times[0], "city": ["Oslo", "Rome"]}, schema=DATA),
+        ops=None,
+        first_offset=past.next_offset,
+        system_time=past.system_time,
+        vocab=past.vocabulary,
+        signed=False,
+    )
+    index = table.schema.get_field_index("system_time")
+    table = table.set_column(index, table.schema.field(index), pa.array(times[1], TIMESTAMP))
+    file = node.blobs.scratch() / "slice"
+    written = write_slice(table, file)
+    node.blobs.put_file(past.dataset_id, ObjectKind.DATA, written.physical_hash, file)
+    data = DataSlice(
+        logical_hash=written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=OffsetInterval(start=past.next_offset, end=past.next_offset + 1),
+        size=written.size,
+    )
+    return replace(carried(past), new_data=data)
+
+
+@settings(max_examples=examples(15))
+@example(way="push by an editor", event_time=1 << 62, later_by=0)
+@example(way="push by the owner", event_time=0, later_by=1)
+@example(way="pull", event_time=LAST_MS, later_by=0)
+@example(way="pull", event_time=LAST_MS + 1, later_by=0)
+@example(way="pull", event_time=FIRST_MS - 1, later_by=0)
+@given(
+    way=st.sampled_from(("push by an editor", "push by the owner", "pull")),
+    event_time=MILLISECONDS,
+    later_by=st.integers(-(10**12), 10**12),
+)
+def test_times_of_records_are_those_that_all_readers_support_and_not_later_than_their_block(
+    nodes: tuple[Owner, SyncNode, tuple[str, str]], way: str, event_time: int, later_by: int
+) -> None:
+    owner, stranger, urls = nodes
+    past = owner.state(ROOT)
+    event = slice_event(stranger, past, event_time, past.system_time.ms + later_by)
+    put_block(stranger, past, event, past.system_time)
+    code = owner.send(way, ROOT, stranger, urls)
+    has_moved = owner.state(ROOT) != past
+    back_to(stranger, past)
+    back_to(owner, past)
+    is_good = FIRST_MS <= event_time <= LAST_MS and later_by <= 0
+    assert (code, has_moved) == ((ACCEPTED, True) if is_good else (RECORDS[way[:4]], False))

@@ -241,7 +241,7 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
             )
         ]
     try:
-        check_records(table, data.offset_interval, schema)
+        check_records(table, data.offset_interval, schema, link.block.system_time)
     except RecordsDiffer as error:
         return [problem(Damage(error.kind), error.text)]
     return []

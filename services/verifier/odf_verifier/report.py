@@ -24,6 +24,8 @@ class Damage(StrEnum):
     OPERATION_INVALID = "operation-invalid"
     CORRECTION_INCOMPLETE = "correction-incomplete"
     SYSTEM_COLUMN_NULL = "system-column-null"
+    TIME_OUT_OF_RANGE = "time-out-of-range"
+    SYSTEM_TIME_MISMATCH = "system-time-mismatch"
     CHECKPOINT_HASH_MISMATCH = "checkpoint-hash-mismatch"
     SIGNATURE_INVALID = "signature-invalid"
     INPUT_MISSING = "input-missing"

@@ -275,14 +275,16 @@ class Coordinator:
             known, pa.table({"event_time": moments, "city": cities}, schema=DATA), minute
         )
 
-    def slice_events(self, known: DatasetHandle, records: pa.Table, minute: int) -> tuple[KnownEvent, ...]:
+    def slice_events(
+        self, known: DatasetHandle, records: pa.Table, minute: int, system_time: Timestamp | None = None
+    ) -> tuple[KnownEvent, ...]:
         """Return the events of one slice of any columns, with that of its schema where it is another one."""
         state = known.state
         table = with_system_columns(
             records,
             ops=None,
             first_offset=state.next_offset,
-            system_time=self.clock.now(),
+            system_time=system_time or self.clock.now(),
             vocab=state.vocabulary,
             signed=False,
         )

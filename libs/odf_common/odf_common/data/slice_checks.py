@@ -3,25 +3,33 @@
 Spec: Common Data Schema; wire-facts §5.1; RFC-015.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.data.columns import OPERATION, Operation, check_corrections
 from odf_common.data.schema_evolution import with_optionality_of
 from odf_common.data.stored_types import compared_schema
+from odf_common.data.years import require_known_years
 from odf_common.errors import InvalidInput, VerificationFailed, counted
 from odf_common.metadata.events import OffsetInterval
+from odf_common.metadata.scalars import NANOS, Timestamp
 
+SYSTEM_TIME_POSITION: Final = 2
 SYSTEM_COLUMNS: Final = 4  # offset, operation, system time, event time: all required
 SCHEMA: Final = "schema-mismatch"
 OFFSETS: Final = "offsets-mismatch"
 OPERATIONS: Final = "operation-invalid"
 CORRECTION: Final = "correction-incomplete"
 NULL: Final = "system-column-null"
+YEARS: Final = "time-out-of-range"
+SYSTEM_TIME: Final = "system-time-mismatch"
+_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": NANOS}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -36,10 +44,14 @@ class RecordsDiffer(VerificationFailed):
         return self.text
 
 
-def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema | None) -> None:
+def check_records(
+    table: pa.Table, interval: OffsetInterval, schema: pa.Schema | None, system_time: Timestamp | None
+) -> None:
     """Raise `RecordsDiffer` unless the records have the declared schema and offsets, and no column or half is missing.
 
-    Optionality is not compared: files of other implementations state more than their schemas.
+    Times and dates are of years that every reader supports, and no record is later than its block; `system_time` is
+    the block's, None if it does not exist yet. Optionality is not compared: files of other implementations state more
+    than their schemas.
     """
     if schema is not None:
         _check_schema(table.schema, schema)
@@ -49,6 +61,10 @@ def check_records(table: pa.Table, interval: OffsetInterval, schema: pa.Schema |
             raise RecordsDiffer(kind=NULL, text=f"column {name} has {counted(column.null_count, 'null')}")
     if table.num_columns > OPERATION:
         _check_operations(table.column(OPERATION))
+    for column, name in zip(table.columns, table.column_names, strict=True):
+        _check_years(column, name, interval.start)
+    if system_time is not None and table.num_columns > SYSTEM_TIME_POSITION:
+        _check_system_times(table.column(SYSTEM_TIME_POSITION), system_time, interval.start)
 
 
 def _check_schema(actual: pa.Schema, declared: pa.Schema) -> None:
@@ -96,3 +112,33 @@ def _check_operations(operations: pa.ChunkedArray) -> None:
         check_corrections(operations)
     except InvalidInput as error:
         raise RecordsDiffer(kind=CORRECTION, text=str(error)) from error
+
+
+def _check_years(column: pa.ChunkedArray, name: str, start: int) -> None:
+    try:
+        require_known_years(column, f"column {name}")
+    except InvalidInput as error:
+        # By halves, since a value within a list does not know its record.
+        row = bisect_left(range(len(column)), 1, key=lambda last: _has_unknown(column.slice(0, last + 1)))
+        raise RecordsDiffer(kind=YEARS, text=f"offset {start + row}: {error}") from error
+
+
+def _has_unknown(column: pa.ChunkedArray) -> bool:
+    try:
+        require_known_years(column, "")
+    except InvalidInput:
+        return True
+    return False
+
+
+def _check_system_times(column: pa.ChunkedArray, block: Timestamp, start: int) -> None:
+    """Blocks may have nanoseconds where records have milliseconds (wire-facts §5.4)."""
+    if not kind.is_timestamp(column.type):
+        raise RecordsDiffer(kind=SYSTEM_TIME, text=f"system times are {column.type}")
+    latest = block.ns * _PER_SECOND[column.type.unit] // NANOS
+    is_later = pc.greater(column.cast(pa.int64()), latest)
+    row = pc.index(is_later, True).as_py()
+    if row >= 0:
+        time = Timestamp(column[row].value * (NANOS // _PER_SECOND[column.type.unit]))
+        text = f"offset {start + row} has the system time {time}, but its block {block}"
+        raise RecordsDiffer(kind=SYSTEM_TIME, text=text)

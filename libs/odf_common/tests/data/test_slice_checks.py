@@ -11,11 +11,14 @@ from odf_common.data.slice_checks import (
     OFFSETS,
     OPERATIONS,
     SCHEMA,
+    SYSTEM_TIME,
+    YEARS,
     RecordsDiffer,
     check_records,
 )
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.events import OffsetInterval, SetDataSchema
+from odf_common.metadata.scalars import Timestamp
 
 WHOLE = {
     "offset": pa.array([3, 4, 5], pa.uint64()),
@@ -25,6 +28,8 @@ WHOLE = {
     "text": pa.array(["a", None, "c"]),
 }
 INTERVAL = OffsetInterval(start=3, end=5)
+BLOCK_TIME = Timestamp(2_999_999)  # records have milliseconds
+FAR = 1 << 62
 DECLARED = pa.table(WHOLE).schema
 
 
@@ -32,15 +37,27 @@ def with_column(name: str, values: pa.Array) -> pa.Table:
     return pa.table({**WHOLE, name: values})
 
 
+def in_list(values: list[list[int]]) -> pa.Array:
+    return pa.array(values, pa.list_(TIMESTAMP))
+
+
+def in_map(values: list[list[tuple[str, int]] | None]) -> pa.Array:
+    return pa.array(values, pa.map_(pa.string(), TIMESTAMP))
+
+
 def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
-    check_records(pa.table(WHOLE), INTERVAL, DECLARED)
-    check_records(pa.table(WHOLE), INTERVAL, None)
+    check_records(pa.table(WHOLE), INTERVAL, DECLARED, None)
+    for unit in ("s", "ms", "us", "ns"):
+        latest = pa.array([2_000_000] * 3, pa.int64()).cast(pa.timestamp("ns", "UTC"))
+        latest = latest.cast(pa.timestamp(unit, "UTC"), safe=False)
+        check_records(with_column("system_time", latest), INTERVAL, None, BLOCK_TIME)
+    check_records(pa.table(WHOLE), INTERVAL, None, None)
     signed = {"offset": pa.array([3, 4, 5], pa.int64()), "op": pa.array([0, 0, 1], pa.int32())}
-    check_records(pa.table({**WHOLE, **signed}), INTERVAL, None)
+    check_records(pa.table({**WHOLE, **signed}), INTERVAL, None, None)
     view = with_column("text", pa.array(["a", None, "c"]).dictionary_encode())
-    check_records(view, INTERVAL, DECLARED)
+    check_records(view, INTERVAL, DECLARED, None)
     required = pa.schema([field.with_nullable(False) for field in DECLARED])
-    check_records(pa.table(WHOLE), INTERVAL, required)
+    check_records(pa.table(WHOLE), INTERVAL, required, None)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +78,34 @@ def test_records_that_are_as_declared_are_accepted_in_every_layout() -> None:
         (with_column("system_time", pa.array([1, None, 1], TIMESTAMP)), NULL, "system_time"),
         (with_column("event_time", pa.array([None, 1, 1], TIMESTAMP)), NULL, "event_time"),
         (with_column("op", pa.array([0, 2, 0], pa.uint8())), CORRECTION, "record 2: a -C without"),
+        (
+            with_column("event_time", pa.array([0, FAR, -FAR], TIMESTAMP)),
+            YEARS,
+            "offset 4: column event_time: +1",
+        ),
+        (
+            with_column("system_time", pa.array([0, 1, -FAR], TIMESTAMP)),
+            YEARS,
+            "offset 5: column system_time: -1",
+        ),
+        (with_column("x", pa.array([None, 0, -800_000], pa.date32())), YEARS, "offset 5: column x: -0221"),
+        (with_column("x", in_list([[0], [], [1, FAR]])), YEARS, "offset 5: column x[]: +1"),
+        (
+            with_column("x", in_map([[("a", FAR)], None, [("a", FAR)]])),
+            YEARS,
+            "offset 3: column x[].value: +1",
+        ),
+        (
+            with_column("system_time", pa.array([2, 2, 3], TIMESTAMP)),
+            SYSTEM_TIME,
+            "offset 5 has the system time 1970-01-01T00:00:00.003Z",
+        ),
+        (with_column("system_time", pa.array([1, 1, 1])), SYSTEM_TIME, "system times are int64"),
     ],
 )
 def test_a_difference_is_named(table: pa.Table, kind: str, text: str) -> None:
     with pytest.raises(RecordsDiffer) as caught:
-        check_records(table, INTERVAL, None)
+        check_records(table, INTERVAL, None, BLOCK_TIME)
     assert caught.value.kind == kind
     assert text in str(caught.value)
 
@@ -80,7 +120,7 @@ def test_a_difference_is_named(table: pa.Table, kind: str, text: str) -> None:
 )
 def test_another_schema_than_the_one_in_force_is_named(table: pa.Table, text: str) -> None:
     with pytest.raises(RecordsDiffer, match=text) as caught:
-        check_records(table, INTERVAL, DECLARED)
+        check_records(table, INTERVAL, DECLARED, None)
     assert caught.value.kind == SCHEMA
 
 
@@ -88,16 +128,18 @@ def test_a_uuid_is_as_defined_by_the_odf_schema() -> None:
     uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16), None, bytes(16)], pa.binary(16)))
     table = with_column("text", uuids)
     schema = schema_of_event(SetDataSchema(schema=from_arrow(table.schema)))
-    check_records(table, INTERVAL, schema)
+    check_records(table, INTERVAL, schema, None)
     assert not check_evolution(schema, table.schema)
 
 
 def test_a_slice_with_offsets_alone_has_no_operations_to_check() -> None:
-    check_records(pa.table({"offset": pa.array([0, 1], pa.uint64())}), OffsetInterval(start=0, end=1), None)
+    check_records(
+        pa.table({"offset": pa.array([0, 1], pa.uint64())}), OffsetInterval(start=0, end=1), None, None
+    )
 
 
 def test_the_last_offset_may_be_the_greatest_of_its_type() -> None:
     offsets = pa.table({"offset": pa.array([254, 255], pa.uint8())})
-    check_records(offsets, OffsetInterval(start=254, end=255), None)
+    check_records(offsets, OffsetInterval(start=254, end=255), None, None)
     with pytest.raises(RecordsDiffer, match="offsets are uint8"):
-        check_records(offsets, OffsetInterval(start=255, end=256), None)
+        check_records(offsets, OffsetInterval(start=255, end=256), None, None)

@@ -80,7 +80,7 @@ def _slice(file: Path, interval: OffsetInterval | None) -> DataSlice | None:
         raise InvalidInput(text="the engine reported offsets, but wrote no data") from error
     try:
         # Whether the schema fits is `_new_schema`'s question, which may also answer with a changed one.
-        check_records(table, interval, None)
+        check_records(table, interval, None, None)
     except RecordsDiffer as error:
         raise InvalidInput(text=f"the engine wrote records that cannot be committed: {error}") from error
     with file.open("rb") as content:

@@ -16,6 +16,7 @@ import pyarrow.types as kind
 
 from odf_common.data.columns import normalize_timestamps
 from odf_common.data.stored_types import as_stored
+from odf_common.data.years import require_known_years
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
@@ -51,7 +52,6 @@ from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.conversions import first_refused
 from odf_ingest.read.types.finer_times import finer_times_refused
 from odf_ingest.read.types.type_names import type_name
-from odf_ingest.read.types.years import require_known_years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

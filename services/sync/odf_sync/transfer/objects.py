@@ -19,6 +19,7 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.minimum_rate import MIN_BYTES_PER_SECOND
@@ -66,7 +67,7 @@ class RecordsRefused(VerificationFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteObject:
-    """A slice or checkpoint to fetch; `size` in bytes as declared by its block, `schema` that of a slice."""
+    """A slice or checkpoint to fetch; `size` in bytes as declared by its block; the last three belong to a slice."""
 
     kind: ObjectKind
     name: Multihash
@@ -75,6 +76,7 @@ class RemoteObject:
     sequence_number: int
     slice: DataSlice | None = None
     schema: SetDataSchema | None = None
+    system_time: Timestamp | None = None
 
 
 def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> Iterator[RemoteObject]:
@@ -99,6 +101,7 @@ def declared_objects(past: ChainState | None, blocks: Iterable[RemoteBlock]) -> 
                 sequence_number=block.decoded.block.sequence_number,
                 slice=data,
                 schema=schema,
+                system_time=block.decoded.block.system_time,
             )
         if checkpoint is not None:
             yield RemoteObject(
@@ -225,7 +228,7 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
                 raise _refused(source, obj, why)
             try:
                 schema = None if obj.schema is None else schema_of_event(obj.schema)
-                check_records(table, data.offset_interval, schema)
+                check_records(table, data.offset_interval, schema, obj.system_time)
             except OdfError as error:
                 raise _refused(source, obj, str(error)) from error
 

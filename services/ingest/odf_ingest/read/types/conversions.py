@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.data.time_format import epoch_digits, epoch_hint
+from odf_common.data.years import require_known_years
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types import numbers, times
 from odf_ingest.read.types.epochs import from_epoch
@@ -24,7 +25,6 @@ from odf_ingest.read.types.kinds import DECLARED, UUID, TimeFormats, ValueKind, 
 from odf_ingest.read.types.outgrown import outgrown
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 from odf_ingest.read.types.uuids import to_uuids
-from odf_ingest.read.types.years import require_known_years
 
 Convert = Callable[[pa.Array, pa.DataType, TimeFormats], pa.Array]
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import NANOS, Timestamp
 
 _FIRST_DAY: Final = -719_162  # 0001-01-01, in days since the epoch
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
@@ -28,6 +29,8 @@ def _may_exceed(type_: pa.DataType) -> bool:
         return any(_may_exceed(inner.type) for inner in type_.fields)
     if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
         return _may_exceed(type_.value_type)
+    if kind.is_map(type_):
+        return _may_exceed(type_.key_type) or _may_exceed(type_.item_type)
     return bool(kind.is_date(type_) or (kind.is_timestamp(type_) and type_.unit in _PER_SECOND))
 
 
@@ -38,6 +41,9 @@ def _require_known(values: pa.Array | pa.ChunkedArray, where: str) -> None:
     if kind.is_struct(type_):
         for inner, part in zip(type_.fields, values.flatten(), strict=True):
             _require_known(part, f"{where}.{inner.name}")
+    elif kind.is_map(type_):
+        entry = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
+        _require_known(values.cast(pa.list_(entry)), where)
     elif kind.is_nested(type_):
         _require_known(values.flatten(), f"{where}[]")
     else:
@@ -52,7 +58,9 @@ def _require_within(values: pa.Array | pa.ChunkedArray, where: str) -> None:
     if bounds["min"] is None or (bounds["min"] >= first and bounds["max"] <= last):
         return
     is_out = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
-    value = values.filter(is_out)[0].cast(pa.string()).as_py()
+    ns = numbers.filter(is_out)[0].as_py() * (_DAY_SECONDS * NANOS // per_day)
+    text = str(Timestamp(ns))  # Arrow writes no date for those that are far out
+    value = text.partition("T")[0] if kind.is_date(values.type) else text
     raise InvalidInput(where=where, text=f"{value} is outside of the years 0001 to 9999 in UTC")
 
 
