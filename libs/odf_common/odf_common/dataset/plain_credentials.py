@@ -31,7 +31,18 @@ from odf_common.metadata.fetching import (
 SECRET_ENDINGS: Final = frozenset(
     {
         *("password", "passwd", "pwd", "passphrase", "user pass", "db pass"),
-        *("secret", "credentials", "jwt", "token", "apitoken", "accesstoken", "authtoken", "sastoken"),
+        *(
+            "secret",
+            "credential",
+            "credentials",
+            "session id",
+            "jwt",
+            "token",
+            "apitoken",
+            "accesstoken",
+            "authtoken",
+            "sastoken",
+        ),
         *("apikey", "accesskey", "secretkey", "privatekey", "authkey", "accountkey"),
         *("api key", "access key", "secret key", "private key", "auth key", "account key", "shared key"),
         *("subscription key", "functions key", "amz signature", "goog signature"),
@@ -48,9 +59,13 @@ SECRET_TAILS: Final = (
     "accesskey",
     "secretkey",
     "sshpass",
+    "sessionid",
 )
 SECRET_NAMES: Final = frozenset(
-    {"authorization", "proxy authorization", "cookie", "bearer", "signature", "sig"}
+    {
+        *("authorization", "proxy authorization", "x authorization", "authentication", "x auth"),
+        *("cookie", "bearer", "signature", "sig", "pass", "pw"),
+    }
 )
 # Words before `token` that make it a place in a list.
 PAGING: Final = frozenset(
@@ -59,6 +74,7 @@ PAGING: Final = frozenset(
 # Names of secrets if the value has the form of a generated key.
 KEY_NAMES: Final = frozenset({"key", "auth", "appid", "app key", "service key", "client key", "user key"})
 _KEY: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[A-Za-z0-9._~+/=-]{16,}")
+_FUNCTIONS_KEY: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[A-Za-z0-9_+/=-]{32,}")  # `code`, at Azure
 _KEY_AS_USER: Final = re.compile(r"(?=.*[A-Za-z])(?=.*[0-9])[A-Za-z0-9_-]{20,}")
 PUBLIC_VALUES: Final = frozenset({"anonymous", "demo", "demo_key", "guest", "none", "null", "public"})
 PUBLIC_USERS: Final = frozenset({"anonymous", "ftp"})
@@ -211,16 +227,17 @@ def _search_url(url: str) -> Iterator[Finding]:
 
 
 def _split(url: str) -> tuple[str, str, list[tuple[str, str]]]:
-    """Return authority, path, and parameters of query and fragment; templates are filled in."""
+    """Return authority, path, and parameters of path, query and fragment; templates are filled in."""
     try:
         parts = urlsplit(_fill_templates(url))
     except ValueError:
         return "", "", []
-    return (
-        parts.netloc,
-        parts.path,
-        [pair for text in (parts.query, parts.fragment) for pair in parse_qsl(text)],
-    )
+    matrix = [
+        pair
+        for segment in parts.path.split("/")
+        for pair in parse_qsl(segment.partition(";")[2], separator=";")
+    ]
+    return parts.netloc, parts.path, [*matrix, *parse_qsl(parts.query), *parse_qsl(parts.fragment)]
 
 
 def _search_words(words: tuple[str, ...]) -> Iterator[tuple[int, Finding]]:
@@ -265,7 +282,9 @@ def _is_secret(name: str, value: str) -> bool:
     is_named = " ".join(words) in SECRET_NAMES or {end, " ".join(two)} & SECRET_ENDINGS
     if is_named or end.endswith(SECRET_TAILS):
         return _is_plain(value)
-    return " ".join(words) in KEY_NAMES and _KEY.fullmatch(unquote(_fill_templates(value))) is not None
+    form = _FUNCTIONS_KEY if words == ["code"] else _KEY
+    is_key = words == ["code"] or " ".join(words) in KEY_NAMES
+    return is_key and form.fullmatch(unquote(_fill_templates(value))) is not None
 
 
 def _is_plain(value: str) -> bool:
