@@ -125,7 +125,19 @@ def test_a_watermark_in_the_future_is_named_once_records_follow_with_the_block_t
     summary = listed(node, "cities")
     assert summary.problem.startswith(f"its watermark is in the future, {far} since block ")
     assert f"`odf reset cities {good.head}`" in summary.remedy
+    assert summary.remedy.startswith(
+        "if such times are meant, as in forecasts: `odf source set cities maxFuture=none`, "
+    )
     assert not listed(node, "cities.copy").problem
+
+    state = node.find("cities").state
+    further = Timestamp(far.ns + 1)
+    add(
+        node,
+        state,
+        add_data_event(state, new_data=None, watermark=further, source_state=state.last_source_state),
+    )
+    assert not listed(node, "cities").problem, "raised again"
 
     node.editor.reset("cities", good.head, is_forced=True)
     node.push("cities", "Rome", minute=1)

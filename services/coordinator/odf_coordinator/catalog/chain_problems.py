@@ -84,8 +84,10 @@ def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Time
     block = "BLOCK" if found is None else str(found.before)
     which = "" if found is None else f" since block {found.number}"
     remedy = (
-        f"if that time is wrong: `odf source set {handle.alias} maxFuture=1d`, then `odf reset {handle.alias} {block}` "
-        f"drops{which} what was committed; records in its topics are read again, files must be pushed again; "
+        f"if such times are meant, as in forecasts: `odf source set {handle.alias} maxFuture=none`, and the next "
+        f"records raise it again; if that time is wrong: `odf source set {handle.alias} maxFuture=1d`, then `odf reset "
+        f"{handle.alias} {block}` drops{which} what was committed; records in its topics are read again, files must be "
+        "pushed again; "
         f"`odf pull --reset-derivatives {handle.alias}` rolls derivatives back"
     )
     if found is None:
