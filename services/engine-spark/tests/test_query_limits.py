@@ -44,6 +44,12 @@ def renamed(times: int) -> str:
     return f"WITH a AS (SELECT * FROM t) {query}"
 
 
+def nested_cases(times: int, condition: str) -> str:
+    """Return CASEs in each other, with a column named `end` in their conditions."""
+    cases = f"CASE WHEN {condition} THEN " * times + "1" + " END" * times
+    return f"SELECT {cases} AS x FROM (SELECT c1, c1 AS end FROM t)"
+
+
 REFUSED = {
     "text": (
         f"SELECT '{'x' * (60 << 20)}' AS x FROM t",
@@ -100,7 +106,16 @@ REFUSED = {
         "the query is nested too deeply: split it into steps",
     ),
     "parentheses": (f"SELECT {'(' * 1001}1{')' * 1001} AS x FROM t", r"more than 1000 nested \("),
-}
+    **{
+        f"{times} cases of {condition}": (nested_cases(times, condition), "more than 8 nested CASE")
+        for times in (9, 15, 40)
+        for condition in (
+            "abs(end) > 1", "end > 1", "c1 = 1 AND end > 1", "NOT end > 1", "c1 BETWEEN 0 AND end", "c1 DIV end > 1",
+            "c1 IS DISTINCT FROM end", "c1 +/**/end > 1", "abs(/**/end) > 1", "(end) > 1", "array(1)[end] = 1",
+            "sum(c1) OVER end > 1", "c1 = (SELECT 1 end)", "exists(array(1), end -> end > 1)",
+        )
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("query", "text"), REFUSED.values(), ids=REFUSED)
@@ -143,6 +158,9 @@ ACCEPTED = {
     "wide": f"SELECT {', '.join(f'CAST(c1 AS STRING) AS a{n}' for n in range(2_000))} FROM t",
     "list": f"SELECT * FROM t WHERE c1 IN ({', '.join(map(str, range(5_000)))})",
     "cases": f"SELECT CASE {' '.join(f'WHEN c1 = {n} THEN {n}' for n in range(1_000))} END AS x FROM t",
+    "nested cases": nested_cases(8, "end IN (1, 2) AND abs(end) > 1 OR c1 = -end"),
+    "cases in a row": f"SELECT {', '.join(f'CASE WHEN c1 = {n} THEN c1 ELSE abs(c2) END AS a{n}' for n in range(99))}"
+    " FROM t",
     "unions": " UNION ALL ".join(f"SELECT c1, c2 FROM t WHERE c1 = {n}" for n in range(200)),
     "with": doubled(6),
     "text": f"SELECT '{'x' * 1_000_000}' AS x FROM t",

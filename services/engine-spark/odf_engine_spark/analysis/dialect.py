@@ -16,6 +16,7 @@ from odf_common.metadata.steps import TemporalTable
 from odf_engine_spark.analysis.columns import AsOf
 from odf_engine_spark.analysis.intervals import interval_of
 from odf_engine_spark.spark.error_messages import TOO_DEEP
+from odf_engine_spark.spark.listed_functions import names_in
 from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.tree import Tree
 
@@ -35,10 +36,16 @@ _AS_OF: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
-_CLOSED: Final = {")": "(", "END": "CASE"}  # by the closing token
-_LONGEST_WORD: Final = 6  # of those below: SELECT
+# Words after which an expression begins, or a name: an END there is a column, or the name of a window.
+_BEFORE_OPERANDS: Final = names_in(
+    "ALL AND ANY BETWEEN CASE COLLATE DISTINCT DIV ELSE ESCAPE EXISTS FROM ILIKE IN INTERVAL IS LIKE NOT OR OVER "
+    "REGEXP RLIKE SOME THEN WHEN"
+)
+_OPERAND_END: Final = re.compile(r"[\w`'\")\]]")  # the last sign of a word, number, string, call, subscript
+_LONGEST_WORD: Final = 8  # of those here: DISTINCT
 _SHORTER: Final = "put the values into a dataset, and join it"
-_MAX_NESTING: Final = {"(": 1000, "CASE": 8}
+_MAX_PARENTHESES: Final = 1000
+_MAX_CASES: Final = 8
 _TOKEN: Final = re.compile(
     rf"(?P<line>{_LINE_COMMENT})|(?P<comment>{_COMMENT})|`[^`]*(?:`|\Z)|"
     r"(?P<raw>[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))|(?P<word>[A-Za-z_]\w*)|\d\w*|"
@@ -100,25 +107,37 @@ def check_text(sql: str, limits: QueryLimits) -> None:
     if any(token.lastgroup == "comment" and token[0].count("/*") > 1 for token in tokens):
         # Spark's comments nest: what is a comment for us might be a query for it.
         raise InvalidQuery(text="comments cannot be nested: remove the inner one")
-    words = [token[0] if len(token[0]) > _LONGEST_WORD else token[0].upper() for token in tokens]
-    if len(words) > limits.tokens:
+    if len(tokens) > limits.tokens:
         raise InvalidQuery(text=f"the query has more than {limits.tokens:,} words and signs: {_SHORTER}")
+    texts = [token[0] for token in tokens if token.lastgroup not in ("line", "comment")]
+    words = [text if len(text) > _LONGEST_WORD else text.upper() for text in texts]
     _check_lists(words, limits)
     _check_nesting(words)
 
 
 def _check_nesting(words: Sequence[str]) -> None:
-    deep, before = dict.fromkeys(_MAX_NESTING, 0), ""
+    cases, before = [0], ""  # the open CASEs of each open parenthesis
     for word in words:
         if before == ".":  # a column's name
             pass
-        elif word in _CLOSED:
-            deep[_CLOSED[word]] = max(deep[_CLOSED[word]] - 1, 0)
-        elif word in deep:
-            deep[word] += 1
-            if deep[word] > _MAX_NESTING[word]:
-                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_MAX_NESTING[word]} nested {word}")
+        elif word == "(":
+            cases.append(0)
+            if len(cases) > _MAX_PARENTHESES + 1:
+                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_MAX_PARENTHESES} nested (")
+        elif word == ")" and len(cases) > 1:
+            cases.pop()
+        elif word == "CASE":
+            cases[-1] += 1
+            if sum(cases) > _MAX_CASES:
+                raise InvalidQuery(text=f"{TOO_DEEP}: more than {_MAX_CASES} nested CASE")
+        elif word == "END" and cases[-1] and _ends_operand(before):
+            cases[-1] -= 1
         before = word
+
+
+def _ends_operand(word: str) -> bool:
+    """Return whether an expression may end with a word: END after any other is the name of a column."""
+    return word not in _BEFORE_OPERANDS and _OPERAND_END.match(word[-1]) is not None
 
 
 def _check_lists(words: Sequence[str], limits: QueryLimits) -> None:
