@@ -106,6 +106,7 @@ REFUSED = {
         "the query is nested too deeply: split it into steps",
     ),
     "parentheses": (f"SELECT {'(' * 1001}1{')' * 1001} AS x FROM t", r"more than 1000 nested \("),
+    "partitions": ("SELECT id FROM Range(0, 10, 1, 3000000)", "range: leave out the number of partitions"),
     **{
         f"{times} cases of {condition}": (nested_cases(times, condition), "more than 8 nested CASE")
         for times in (9, 15, 40)

@@ -24,7 +24,7 @@ from odf_engine_spark.server.requests import MemoryRetry, Requests
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import RequestCancelled
-from odf_engine_spark.spark.query_limits import QueryLimits
+from odf_engine_spark.spark.query_limits import MIB, QueryLimits
 from odf_engine_spark.transform.adhoc import run_query
 
 PATIENCE = 60.0  # seconds
@@ -114,6 +114,54 @@ def test_a_run_beyond_a_limit_ends_and_names_it(
     with serving(spark, limits) as engine, pytest.raises(InvalidQuery, match=text):
         engine.query(query, ())
     until(lambda: not jobs(spark))
+
+
+def test_the_limit_of_bytes_holds_while_files_vanish(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    glob = Path.glob
+
+    def with_a_removed_one(folder: Path, pattern: str) -> list[Path]:
+        return [*glob(folder, pattern), folder / "blockmgr-0" / "00" / "rdd_0_0"]
+
+    monkeypatch.setattr(Path, "glob", with_a_removed_one)
+    with (
+        serving(spark, QueryLimits(result_bytes=MIB)) as engine,
+        pytest.raises(InvalidQuery, match="than 1 MiB"),
+    ):
+        engine.query(CROSS_JOIN, ())
+    until(lambda: not jobs(spark))
+
+
+@pytest.mark.parametrize(
+    "shape", ["SELECT count(*) FROM {}", "SELECT 1 AS x WHERE 3 IN (SELECT count(*) FROM {})"]
+)
+def test_a_plan_of_too_many_tasks_is_refused_before_it_runs(spark: Spark, shape: str) -> None:
+    union = f"({' UNION ALL '.join(['SELECT id FROM range(1)'] * 30)})"
+    query = shape.format(f"{union} AS a CROSS JOIN {union} AS b CROSS JOIN {union} AS c")
+    with pytest.raises(
+        InvalidQuery, match="would run as 27,000 tasks, more than 10,000: a join that is not on"
+    ):
+        run_query(spark, query, ())
+    limits = QueryLimits(tasks=900)
+    query = shape.format(f"{union} AS a CROSS JOIN {union} AS b")
+    assert len(run_query(replace(spark, limits=limits), query, ()).read_all()) < 2
+    with pytest.raises(InvalidQuery, match="900 tasks, more than 899"):
+        run_query(replace(spark, limits=replace(limits, tasks=899)), query, ())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *(
+            f"SELECT /*+ {hint} */ * FROM range(10)"
+            for hint in ("REPARTITION(9)", "REPARTITION(9, id)", "COALESCE(9)", "REPARTITION_BY_RANGE(9, id)")
+        ),
+        "SELECT * FROM range(10) DISTRIBUTE BY id",
+        "SELECT * FROM range(10) CLUSTER BY id",
+    ],
+)
+def test_no_query_chooses_its_partitions(spark: Spark, query: str) -> None:
+    with pytest.raises(InvalidQuery, match=r"cannot be used in a query|only SELECT queries are allowed"):
+        run_query(spark, query, ())
 
 
 @pytest.mark.parametrize("query", AT_PLANNING.values(), ids=AT_PLANNING)

@@ -47,6 +47,7 @@ _CALLS: Final = {  # by kind of node, the field with the function's name
     "UnresolvedTableValuedFunction": "name",
     "UnresolvedGenerator": "name",
 }
+_RANGE_ARGUMENTS: Final = 3  # start, end, step
 # Columns, functions and tables of IDENTIFIER(…): their names become known by the analysis, after these checks.
 _NAMED_BY_VALUE: Final = ("ExpressionWithUnresolvedIdentifier", "PlanWithUnresolvedIdentifier")
 _TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
@@ -99,7 +100,9 @@ def called_function(node: Tree) -> str:
 
 
 def _check_call(function: str, call: Tree) -> None:
-    """Refuse functions that are refused everywhere, and options that are not listed."""
+    """Refuse functions that are refused everywhere, options that are not listed, and a choice of partitions."""
+    if function == "range" and len(_arguments(call)) > _RANGE_ARGUMENTS:
+        raise InvalidQuery(text="range: leave out the number of partitions, the fourth argument")
     if restriction := REFUSED_FUNCTIONS.get(function):
         raise InvalidQuery(text=f"{function}: {restriction}")
     if (listed := OPTIONS.get(function)) is None:
@@ -130,7 +133,7 @@ def _option_names(call: Tree) -> Iterable[str | None]:
 
 
 def _arguments(call: Tree) -> tuple[Tree, ...]:
-    return call.children or call.part("arguments")
+    return call.children or call.part("arguments") or call.part("functionArgs")
 
 
 def check_transform(tree: Tree) -> None:

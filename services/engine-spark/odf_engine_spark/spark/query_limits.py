@@ -29,6 +29,8 @@ class QueryLimits:
     plan_size: int = 15_000
     """Expressions and columns of all parts of a plan, where WITH, `*` and CUBE are written out."""
     result_columns: int = 5_000
+    tasks: int = 10_000
+    """Tasks of one stage of an ad-hoc query: while the scheduler makes them, about a second, no other query begins."""
     run_seconds: float = 600.0
     result_bytes: int = 1024 * MIB
     """Bytes of an ad-hoc result in Arrow's format."""

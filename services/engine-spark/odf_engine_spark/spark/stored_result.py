@@ -4,6 +4,7 @@ PySpark would collect it in the JVM's heap, in several copies, and wait forever 
 each batch of rows to disk as soon as it has them: as an RDD of Arrow batches that is persisted there.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -65,8 +66,14 @@ class StoredResult:
 
 
 def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> StoredResult:
-    """Run the plan; its jobs are ended by `stop` once its result is too large. Raises `InvalidQuery` then."""
+    """Run the plan; its jobs are ended by `stop` once its result is too large.
+
+    Raises `InvalidQuery` then, and before it runs for a plan of too many tasks.
+    """
     limits, schema = spark.limits, _schema_of(spark, frame)
+    physical = frame.queryExecution().executedPlan()
+    for plan in (physical, *_items(physical.subqueriesAll())):
+        _count_tasks(plan, limits)
     spark.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RESULT_BATCH_RECORDS))
     batches = frame.toArrowBatchRdd()
     batches.persist(spark.classes("org.apache.spark.api.java").StorageLevels.DISK_ONLY)
@@ -77,8 +84,7 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
         return sorted(files, key=lambda file: int(file.name.rpartition("_")[2]))
 
     def excess() -> InvalidQuery | None:
-        size = sum(file.stat().st_size for file in stored())
-        return _too_large(limits) if size > limits.result_bytes else None
+        return _too_large(limits) if sum(map(_size_of, stored())) > limits.result_bytes else None
 
     try:
         with ended_on(excess, stop):
@@ -92,6 +98,14 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
         return result
     finally:
         batches.unpersist(False)  # noqa: FBT003 - without waiting
+
+
+def _size_of(file: Path) -> int:
+    """Return a file's size in bytes; 0 once Spark has removed or renamed it."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextmanager
@@ -116,6 +130,31 @@ def ended_on(fault: Callable[[], InvalidQuery | None], stop: Callable[[], object
         raise
     finally:
         has_ended.set()
+
+
+def _count_tasks(plan: Java, limits: QueryLimits) -> int:
+    """Return the tasks of a physical plan's last stage; raises `InvalidQuery` if any stage has too many."""
+    below = [_count_tasks(child, limits) for child in _items(plan.children())]
+    match plan.nodeName():
+        case "Union":
+            tasks = sum(below)
+        case "CartesianProduct":
+            tasks = math.prod(below)
+        case "Exchange":  # to one partition, as the session's settings say
+            tasks = 1
+        case _:
+            tasks = max(below, default=1)
+    if tasks > limits.tasks:
+        raise InvalidQuery(
+            text=f"the query would run as {tasks:,} tasks, more than {limits.tasks:,}: a join that is not on equal "
+            "columns multiplies the tasks of its two sides, and each UNION ALL adds to them; join on equal columns"
+        )
+    return tasks
+
+
+def _items(seq: Java) -> list[Java]:
+    """Return the elements of a Scala list."""
+    return [seq.apply(index) for index in range(seq.size())]
 
 
 def time_limit(limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
