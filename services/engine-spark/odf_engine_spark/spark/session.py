@@ -115,9 +115,11 @@ def start(
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     AccumulatorTCPServer.handle_error = _log_refusal  # type: ignore[method-assign, assignment]
-    warehouse = Path(tempfile.gettempdir()) / "odf-engine-warehouse"  # created by Spark, stays empty
-    builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", str(warehouse))
-    builder = builder.config(LOCAL_FOLDER, _own_folder())
+    folder = _own_folder()
+    builder = SparkSession.builder.master(master).config(LOCAL_FOLDER, folder)
+    builder = builder.config(
+        "spark.sql.warehouse.dir", f"{folder}/warehouse"
+    )  # created by Spark, stays empty
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     options = f'{_JAVA_OPTIONS} {_CLOSED_JAVA} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
