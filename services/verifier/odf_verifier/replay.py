@@ -4,7 +4,9 @@ How a stored transform is run again is in `odf_common.dataset.replay`, which als
 records (logical hash), offsets, watermark and checkpoint; how the same records are encoded does not matter.
 """
 
+import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +30,15 @@ from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import split_ref
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetTransform
-from odf_common.ports.engine import Engine, EngineNotAvailable, QueryFailed, QueryOutOfMemory
+from odf_common.ports.engine import (
+    Engine,
+    EngineNotAvailable,
+    EngineProgress,
+    OnProgress,
+    QueryFailed,
+    QueryOutOfMemory,
+    QueryTooSlow,
+)
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node
 from odf_verifier.integrity import Link
@@ -38,6 +48,9 @@ from odf_verifier.targets import Target
 log = structlog.stdlib.get_logger(__name__)
 
 _NOT_COMPARED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED})
+_MAX_FAILURES: Final = (
+    10  # of a query in a row; each may occupy the engine for as long as the time limit says
+)
 _CONTINUES: Final = _NOT_COMPARED | {Damage.REPLAY_MISMATCH}
 _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
@@ -55,6 +68,7 @@ _NO_INPUT: Final = (
     "not checked, like later blocks: {remedy} and verify again; or check only hashes and rules with "
     "`odf verify {name} --integrity`"
 )
+_TOO_SLOW: Final = "not checked: {why}; raise ODF_QUERY_TIMEOUT_MS if its query is meant to take so long"
 _NO_ANSWER: Final = (
     "not checked: the engine cannot run the query on what this block read: {why}; see the engine's log"
 )
@@ -64,8 +78,19 @@ Outcome = tuple[int, int, Problem | None]  # transforms done, their total, the p
 class Replay:
     """Replays the transforms of one dataset."""
 
-    def __init__(self, datasets: NodeDatasets, engine: Engine, target: Target, keys: Path) -> None:
-        """Prepare for a replay; reads nothing yet. `keys` is the folder with the node's dataset keys."""
+    def __init__(
+        self,
+        datasets: NodeDatasets,
+        engine: Engine,
+        target: Target,
+        keys: Path,
+        seconds: float = math.inf,
+    ) -> None:
+        """Prepare for a replay in which each transform may run for `seconds`; reads nothing yet.
+
+        `keys` is the folder with the node's dataset keys.
+        """
+        self._seconds = seconds
         self._datasets = datasets
         self._keys = keys
         self._target = target
@@ -78,14 +103,16 @@ class Replay:
         """Replay the transforms among `links`, which follow `since`; stops at the first that cannot be run.
 
         Transforms for an engine that is not installed, or of a query that the engine refuses, are reported once and
-        skipped. Each transform begins at a stored checkpoint, so those after one that fails are run. Failures are
-        reported at the end: the first of each query, and the others of that query together.
+        skipped. Each transform begins at a stored checkpoint, so those after one that fails are run, up to ten failures
+        of a query in a row. Failures are reported at the end: the first of each query, and the others of that query
+        together.
 
         Raises `Unavailable` if the engine cannot be reached.
         """
         total = sum(isinstance(link.block.event, ExecuteTransform) for link in links)
         blocks = ((link.hash, link.block, link.version) for link in links)
         done, skipped, failed = 0, set[object](), dict[SetTransform, list[Problem]]()
+        in_a_row = Counter[SetTransform]()
         for stored in self._replayer.transforms(blocks, since):
             query = stored.state.transform
             assert query is not None, "the rules have been checked: it follows a SetTransform"
@@ -99,14 +126,18 @@ class Replay:
             elif kind is Damage.REPLAY_REFUSED and stored.migrated is None:
                 skipped.add(query)  # a migration may be refused for the query before
             done += kind not in {*_NOT_COMPARED, Damage.INPUT_NOT_ON_NODE}
+            in_a_row[query] = in_a_row[query] + 1 if kind is Damage.REPLAY_FAILED else 0
             if problem is not None and kind is Damage.REPLAY_FAILED:
                 failed.setdefault(query, []).append(problem)
                 problem = None
+                if in_a_row[query] == _MAX_FAILURES:
+                    skipped.add(query)
             yield done, total, problem
             if kind is not None and kind not in _CONTINUES:
                 break
-        for problems in failed.values():
-            yield from ((done, total, problem) for problem in _summary(problems))
+        for query, problems in failed.items():
+            summary = _summary(problems, is_given_up=query in skipped)
+            yield from ((done, total, problem) for problem in summary)
 
     def _one(self, stored: StoredTransform) -> Problem | None:
         """Return the problem with a transform, if there is one."""
@@ -132,8 +163,10 @@ class Replay:
 
         with scratch_folder(self._datasets.blobs) as scratch:
             try:
-                response = self._replayer.run(stored, alias=self._target.name, scratch=scratch)
-            except (EngineNotAvailable, InvalidInput, InternalError) as error:
+                response = self._replayer.run(
+                    stored, alias=self._target.name, scratch=scratch, on_progress=_time_limit(self._seconds)
+                )
+            except (EngineNotAvailable, QueryTooSlow, InvalidInput, InternalError) as error:
                 return problem(*_without_result(stored, error))
             except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
@@ -156,12 +189,14 @@ class Replay:
 
 
 def _without_result(
-    stored: StoredTransform, error: EngineNotAvailable | InvalidInput | InternalError
+    stored: StoredTransform, error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError
 ) -> tuple[Damage, str]:
     """Return the kind and text of the problem with a transform that the engine has not completed."""
     match error:
         case EngineNotAvailable():
             return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}"
+        case QueryTooSlow():
+            return Damage.REPLAY_FAILED, _TOO_SLOW.format(why=error)
         case QueryOutOfMemory():
             return Damage.REPLAY_FAILED, _OUT_OF_MEMORY.format(why=error)
         case QueryFailed():
@@ -173,7 +208,21 @@ def _without_result(
             return Damage.REPLAY_FAILED, _NO_ANSWER.format(why=error)
 
 
-def _summary(failures: list[Problem]) -> list[Problem]:
+def _time_limit(seconds: float) -> OnProgress:
+    """Return what raises `QueryTooSlow` once a transform has run for too long since the engine began it."""
+    until = math.inf
+
+    def check(progress: EngineProgress) -> None:
+        nonlocal until
+        if until == math.inf and progress.stage:
+            until = time.monotonic() + seconds
+        elif time.monotonic() > until:
+            raise QueryTooSlow(text=f"the replay of this block did not finish within {seconds:g} s")
+
+    return check
+
+
+def _summary(failures: list[Problem], *, is_given_up: bool) -> list[Problem]:
     """Return the failures of one query, the second and later ones as one problem: they may be many, and alike."""
     later = failures[1:]
     if len(later) < 2:
@@ -182,6 +231,8 @@ def _summary(failures: list[Problem]) -> list[Problem]:
         f"not checked either: the replay of {len(later)} later blocks of the same query fails, too, up to block "
         f"{later[-1].sequence_number}"
     )
+    if is_given_up:
+        text += f"; those after it are not replayed, since {_MAX_FAILURES} in a row fail"
     return [failures[0], replace(later[0], text=text)]
 
 

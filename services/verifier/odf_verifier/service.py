@@ -15,7 +15,8 @@ from odf_verifier.verification import OnCommit, Verifier
 
 def build(env: Environment) -> Service:
     """Build the service."""
-    verifier = Verifier(env, env.engine, env.settings.home)
+    seconds = env.settings.query_timeout_ms / 1000
+    verifier = Verifier(env, env.engine, env.settings.home, replay_seconds=seconds)
     on_commit = OnCommit(verifier)
 
     def committed(envelope: Envelope) -> tuple[OutgoingMessage, ...]:

@@ -1,5 +1,6 @@
 """Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -84,8 +85,11 @@ class Verdict:
 class Verifier:
     """Verifies datasets of one node; remembers up to which block each was valid."""
 
-    def __init__(self, datasets: NodeDatasets, engine: Engine, home: Path) -> None:
-        """Store verdicts in the node's home, where its keys are, too."""
+    def __init__(
+        self, datasets: NodeDatasets, engine: Engine, home: Path, *, replay_seconds: float = math.inf
+    ) -> None:
+        """Store verdicts in the node's home, where its keys are, too; each transform may run for `replay_seconds`."""
+        self._replay_seconds = replay_seconds
         self._datasets = datasets
         self._engine = engine
         self._keys = home / "keys"
@@ -143,9 +147,8 @@ class Verifier:
             if lost:  # the chain broke after its integrity was checked: nothing can be replayed on it
                 yield from lost
                 return
-        for done, total, problem in Replay(self._datasets, self._engine, target, self._keys).run(
-            links, begin
-        ):
+        replay = Replay(self._datasets, self._engine, target, self._keys, self._replay_seconds)
+        for done, total, problem in replay.run(links, begin):
             if problem is not None:
                 yield problem
             yield Step(phase=REPLAY, done=done, total=total)

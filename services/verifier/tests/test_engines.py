@@ -1,5 +1,6 @@
 """Transforms that ask for an unavailable engine are distinguished from those with a different result."""
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from odf_common.dataset.replay import StoredBlock, StoredTransform
 from odf_common.errors import Damaged, NotFound, OdfError
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInterval
-from odf_common.ports.engine import EngineNotAvailable
+from odf_common.ports.engine import EngineNotAvailable, EngineProgress, OnProgress, QueryFailed
 from odf_verifier.grpc_servicer import _message
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem, Tally
@@ -33,13 +34,16 @@ class Transforms:
 
     versions: tuple[str, ...]
     gives: TransformResponseSuccess | Exception
+    seconds: float = 0.0
+    """For which each runs, as the engine reports it."""
+    is_one_query: bool = False
 
     def transforms(
         self, blocks: Iterable[StoredBlock], since: ChainState | None
     ) -> Iterator[StoredTransform]:
         event = ExecuteTransform(query_inputs=())
         for number, version in enumerate(self.versions):
-            asked = a_transform(a_dataset(number))  # each is a different query
+            asked = a_transform(a_dataset(0 if self.is_one_query else number))
             asked = replace(asked, transform=replace(asked.transform, version=version))
             state = a_chain(a_seed(kind=DatasetKind.Derivative), asked).state
             yield StoredTransform(
@@ -49,22 +53,32 @@ class Transforms:
                 state=state,
             )
 
-    def run(self, stored: StoredTransform, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+    def run(
+        self, stored: StoredTransform, *, alias: str, scratch: Path, on_progress: OnProgress
+    ) -> TransformResponseSuccess:
         assert stored.state.transform is not None
         version = stored.state.transform.transform.version
         if version != INSTALLED:
             raise EngineNotAvailable(text=f"the transform requires {version}, but this engine is {INSTALLED}")
+        for stage in ("", "begun", "running"):
+            on_progress(EngineProgress(stage=stage))
+            time.sleep(self.seconds)
         if isinstance(self.gives, Exception):
             raise self.gives
         return self.gives
 
 
 def replayed(
-    *versions: str, gives: TransformResponseSuccess | Exception | None = None
+    *versions: str,
+    gives: TransformResponseSuccess | Exception | None = None,
+    most: float = 60.0,
+    seconds: float = 0.0,
+    is_one_query: bool = False,
 ) -> list[tuple[int, Problem | None]]:
     story = Story()
-    replay = Replay(story.datasets, story.engine, TARGET, story.home / "keys")
-    replay._replayer = cast("Any", Transforms(versions, gives or TransformResponseSuccess()))
+    replay = Replay(story.datasets, story.engine, TARGET, story.home / "keys", most)
+    gives = gives or TransformResponseSuccess()
+    replay._replayer = cast("Any", Transforms(versions, gives, seconds, is_one_query))
     return [(done, problem) for done, _, problem in replay.run([], None)]
 
 
@@ -104,6 +118,30 @@ def test_a_replay_ends_where_an_input_differs_from_what_the_transform_read(fault
     assert (done, problem and problem.kind) == (1, Damage.INPUT_MISSING)
     assert problem is not None
     assert str(fault) in problem.text
+
+
+def test_a_transform_that_does_not_end_is_reported_and_the_rest_is_replayed() -> None:
+    steps = replayed(INSTALLED, "old", INSTALLED, most=0.001, seconds=0.01)
+    problems = [problem for _, problem in steps if problem is not None]
+    assert [problem.kind for problem in problems] == [
+        Damage.ENGINE_NOT_AVAILABLE,
+        Damage.REPLAY_FAILED,
+        Damage.REPLAY_FAILED,
+    ]
+    assert problems[1].text == (
+        "not checked: the replay of this block did not finish within 0.001 s; raise ODF_QUERY_TIMEOUT_MS if its query "
+        "is meant to take so long"
+    )
+
+
+@pytest.mark.parametrize("times", [9, 10, 30])
+def test_a_query_whose_replay_fails_ten_times_in_a_row_is_given_up(times: int) -> None:
+    steps = replayed(*[INSTALLED] * times, gives=QueryFailed(text="overflow"), is_one_query=True)
+    problems = [problem for _, problem in steps if problem is not None]
+    assert len(steps) == min(times, 10) + len(problems)
+    assert [problem.kind for problem in problems] == [Damage.REPLAY_FAILED] * 2
+    is_given_up = "those after it are not replayed, since 10 in a row fail" in problems[1].text
+    assert is_given_up == (times >= 10)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
 from odf_common.metadata.steps import SqlQueryStep
-from odf_common.ports.engine import Engine, MigrateRequest
+from odf_common.ports.engine import Engine, MigrateRequest, OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.replay import Replay
@@ -42,7 +42,9 @@ class Migrating:
         self.migrated = migrated
         self.interval = interval
 
-    def execute_transform(self, request: TransformRequest) -> TransformResponseSuccess:
+    def execute_transform(
+        self, request: TransformRequest, _: OnProgress | None = None
+    ) -> TransformResponseSuccess:
         Path(request.new_checkpoint_path).write_bytes(b"executed")
         return TransformResponseSuccess()
 

@@ -104,7 +104,9 @@ class Node:
     def build(self, *, looks: bool = True) -> Service:
         """Wire the service."""
         node = self.coordinator
-        settings = SimpleNamespace(home=self.home, verify_on_commit=looks, verifier_grpc=None)
+        settings = SimpleNamespace(
+            home=self.home, verify_on_commit=looks, verifier_grpc=None, query_timeout_ms=600_000
+        )
         env = SimpleNamespace(
             settings=settings, catalog=node.catalog, blobs=node.blobs, refs=node.refs, states=node.states,
             engine=self.engine,

@@ -24,7 +24,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_common.metadata.manifest_contents import MetadataBlock
-from odf_common.ports.engine import Engine
+from odf_common.ports.engine import Engine, OnProgress
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader
 
 StateAt = Callable[[DatasetId, Multihash], ChainState]  # the state after a block of a chain
@@ -71,11 +71,14 @@ class Replayer:
             replaced = state.transform if state is not None and isinstance(event, SetTransform) else None
             state = admit(state, block, block_hash=name, version=version)
 
-    def run(self, stored: StoredTransform, *, alias: str, scratch: Path) -> TransformResponseSuccess:
+    def run(
+        self, stored: StoredTransform, *, alias: str, scratch: Path, on_progress: OnProgress | None = None
+    ) -> TransformResponseSuccess:
         """Run the transform again; the engine writes `data` and `checkpoint` to `scratch`.
 
-        `alias` is the output's name for logs. Raises `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an
-        input is not available as the transform saw it, `InvalidQuery`, and `Unavailable`.
+        `alias` is the output's name for logs; the engine calls `on_progress`, but not during a migration. Raises
+        `NotFound`, `Damaged`, `InputMismatch` or `ChainBroken` if an input is not available as the transform saw it,
+        `InvalidQuery`, and `Unavailable`.
         """
         state = stored.state
         files = request_files(self._blobs, state, scratch)
@@ -93,7 +96,7 @@ class Replayer:
             for dataset, state in states.items()
         }
         request = build_request(state, slices, sources, alias=alias, system_time=time, files=files)
-        return self._engine.execute_transform(request)
+        return self._engine.execute_transform(request, on_progress)
 
     def _alias(self, dataset: DatasetId) -> str:
         entry = self._catalog.by_id(dataset)

@@ -56,7 +56,7 @@ class EngineSilent(Unavailable):
 
 @dataclass(eq=False, kw_only=True)
 class QueryTooSlow(Refused):
-    """A source's query over one batch exceeded the time limit."""
+    """A source's query over one batch, or the replay of a transform, exceeded the time limit."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -158,7 +158,7 @@ class Engine(Protocol):
         """Execute one step of a transform; its files are written on return.
 
         Raises `QueryFailed`, or `QueryOutOfMemory`, if the query is not refused, but fails on the request's records.
-        `on_progress` is called from time to time, and once at the end.
+        `on_progress` is called from time to time, and once at the end; the query is cancelled if it raises an error.
         """
 
     def execute_raw_query(

@@ -351,7 +351,7 @@ class Settings:
         spark_master, "local[12]", "Spark master: local[N] for N threads, local[*] for one per core"
     )
     query_timeout_ms: int = _option(
-        number(1, 86_400_000), 600_000, "time after which the engine ends an ad-hoc query (`odf sql`)"
+        number(1, 86_400_000), 600_000, "time limit of `odf sql`, and of each transform that is replayed"
     )
     query_max_bytes: int = _option(
         number(MIB, 1 << 40), 1024 * MIB, "maximum bytes of an ad-hoc result, in Arrow's format"

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 import grpc
@@ -121,9 +121,9 @@ class EngineClient:
     ) -> TransformResponseSuccess:
         message = engine_pb2.TransformRequest(flatbuffer=encode_message(request))
         with self._asking():
-            last = _last(
-                self._heard(self._stub.ExecuteTransform(message, timeout=STREAM_TIMEOUT_SECONDS)), on_progress
-            )
+            call = self._stub.ExecuteTransform(message, timeout=STREAM_TIMEOUT_SECONDS)
+            with closing(self._heard(call)) as heard:  # what `on_progress` raises cancels the call at once
+                last = _last(heard, on_progress)
         match decode_message(TransformResponseRoot, last.flatbuffer).value:
             case TransformResponseSuccess() as success:
                 return success
@@ -242,7 +242,7 @@ class EngineClient:
 
     def _heard(
         self, call: Any, is_wanted: IsWanted = always, *, most: float = math.inf, silence: float | None = None
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Iterate over a call's messages; raises `EngineSilent` after `silence` seconds without one.
 
         Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
