@@ -26,7 +26,7 @@ from odf_common.metadata.engine_messages import (
     TransformResponseSuccess,
 )
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import EngineProgress
+from odf_common.ports.engine import EngineProgress, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.requests import REQUEST_THREADS, Requests
@@ -142,6 +142,19 @@ def test_a_call_that_no_client_waits_for_leaves_no_job(
         call.cancel()
     with pytest.raises(grpc.RpcError):
         list(call)
+    until(lambda: not jobs(spark) and not tasks(spark))
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_error_of_the_callback_ends_the_call(
+    derive: Make, engine: EngineClient, spark: Spark, tmp_path: Path
+) -> None:
+    def refuse(_: EngineProgress) -> None:
+        if tasks(spark):
+            raise QueryTooSlow(text="too slow")
+
+    with pytest.raises(QueryTooSlow):
+        engine.execute_transform(asked(derive, tmp_path, LONG, FLIGHTS), refuse)
     until(lambda: not jobs(spark) and not tasks(spark))
     assert not (tmp_path / "data").exists()
 
