@@ -18,7 +18,9 @@ BATCH: Final = 20  # records
 PAUSE: Final = 0.4  # seconds between two batches
 LARGE: Final = 100_000  # records of a file
 ENDLESS: Final = (
-    "SELECT id, amount, at FROM input WHERE (SELECT sum(r.id % 7) FROM range(9000000000000) r) > 0"
+    "SELECT id, amount, at FROM (SELECT *, explode(sequence(1, 10000)) AS c FROM (SELECT *, "
+    "explode(sequence(1, 10000)) AS b FROM (SELECT *, explode(sequence(1, 10000)) AS a FROM input))) "
+    "WHERE a + b + c < 0"
 )
 
 SLOW: Final = (  # minutes, for 2,000 records

@@ -49,9 +49,9 @@ def test_columns_of_awkward_names_and_values_need_no_editing(story: Story, tmp_p
     story.node.run(f"ingest new.tricky {file}")
     rows = story.chain("new.tricky").rows()
     assert [tuple(row[name] for name in ("id", "amount; total", "note", "op", "zip")) for row in rows] == [
-        (1, "1", 'a "quoted" one\nand a line', "x", "00501"),
+        (1, 1.0, 'a "quoted" one\nand a line', "x", "00501"),
         (2, None, None, None, None),
-        (3, "2.5", "\\\\ø; \\", "z", "10001"),
+        (3, 2.5, "\\\\ø; \\", "z", "10001"),
     ]
     assert str(rows[1]["when"]).startswith("2025-01-02 00:00:00.5")
 

@@ -28,6 +28,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     f"{SYNC}/http/account_routes.py": of_sync("account_routes", "openapi", "audit", "remote_login"),
     f"{SYNC}/http/simple_protocol/block_packs.py": of_sync("packs", "signed_pulls"),
+    f"{SYNC}/http/content_encoding.py": of_sync("ingest_routes"),
     f"{SYNC}/http/connections.py": of_sync(
         "connection_events",
         "upload_refusals",

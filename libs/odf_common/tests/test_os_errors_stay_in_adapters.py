@@ -21,6 +21,7 @@ OTHER = {
     "odf_ingest/poll/fetch/container.py": "a command of the source",
     "odf_ingest/poll/fetch/files_glob.py": "files that are polled",
     "odf_ingest/poll/fetch/ftp.py": "sockets",
+    "odf_ingest/poll/fetch/growing_file.py": "files that are polled",
     "odf_ingest/poll/fetch/http.py": "sockets",
     "odf_ingest/poll/fetch/local_file.py": "a file that is polled",
     "odf_ingest/poll/fetch/mqtt_session.py": "sockets",

@@ -66,7 +66,9 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
     def make(*args: Any, require_owned: Callable[[DatasetId], None] = lambda _: None) -> Client:
         bench = make_bench(*args)
         entry = CatalogEntry(alias="orders", dataset_id=bench.dataset)
-        catalog: Any = SimpleNamespace(by_alias=lambda name: entry if name == "orders" else None)
+        catalog: Any = SimpleNamespace(
+            by_alias=lambda name: entry if name == "orders" else None, entries=lambda: (entry,)
+        )
         targets = PushTargets(catalog=catalog, require_owned=require_owned)
         streams = ArrowStreams(
             targets=targets,

@@ -93,9 +93,7 @@ class PassingEngine:
         *,
         is_new: bool = False,
     ) -> ValidatedQuery:
-        queries = [step.query for step in transform.queries or ()]
-        if not all(query.upper().startswith("SELECT") for query in queries):
-            raise InvalidQuery(text="syntax error at line 1, column 1")
+        _require_select(transform)
         self._require(transform)
         schema = next(iter(inputs.values()), None)
         return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False, version=self.version)
@@ -104,6 +102,7 @@ class PassingEngine:
         self.preprocess_schemas.append(schema)
         if self.refusal:
             raise InvalidQuery(text=self.refusal)
+        _require_select(transform)
 
     def _require(self, transform: Transform) -> None:
         if transform.version not in (None, self.version):
@@ -145,3 +144,9 @@ class PassingEngine:
         Path(request.new_checkpoint_path).write_text(json.dumps(marks))
         complete = len(marks) == len(request.query_inputs)
         return Timestamp(min(marks.values())) if complete else None
+
+
+def _require_select(transform: Transform) -> None:
+    queries = [step.query for step in transform.queries or ()]
+    if not all(query.upper().startswith("SELECT") for query in queries):
+        raise InvalidQuery(text="syntax error at line 1, column 1")

@@ -28,7 +28,7 @@ OPERATIONS: Final = "operation-invalid"
 CORRECTION: Final = "correction-incomplete"
 NULL: Final = "system-column-null"
 YEARS: Final = "time-out-of-range"
-SYSTEM_TIME: Final = "system-time-mismatch"
+SYSTEM_TIME_MISMATCH: Final = "system-time-mismatch"
 _PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": NANOS}
 
 
@@ -134,11 +134,11 @@ def _has_unknown(column: pa.ChunkedArray) -> bool:
 def _check_system_times(column: pa.ChunkedArray, block: Timestamp, start: int) -> None:
     """Blocks may have nanoseconds where records have milliseconds (wire-facts §5.4)."""
     if not kind.is_timestamp(column.type):
-        raise RecordsDiffer(kind=SYSTEM_TIME, text=f"system times are {column.type}")
+        raise RecordsDiffer(kind=SYSTEM_TIME_MISMATCH, text=f"system times are {column.type}")
     latest = block.ns * _PER_SECOND[column.type.unit] // NANOS
     is_later = pc.greater(column.cast(pa.int64()), latest)
     row = pc.index(is_later, True).as_py()
     if row >= 0:
         time = Timestamp(column[row].value * (NANOS // _PER_SECOND[column.type.unit]))
         text = f"offset {start + row} has the system time {time}, but its block {block}"
-        raise RecordsDiffer(kind=SYSTEM_TIME, text=text)
+        raise RecordsDiffer(kind=SYSTEM_TIME_MISMATCH, text=text)

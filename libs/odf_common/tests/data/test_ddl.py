@@ -118,7 +118,7 @@ def test_the_limit_of_nesting_is_for_each_type() -> None:
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [("km DECIMAL(6", "needs quotes"), ("n BIGNT", r"unknown type BIGNT; did you mean BIGINT\?")],
+    [("km DECIMAL(6", "quote it"), ("n BIGNT", r"unknown type BIGNT in 'n BIGNT'; did you mean BIGINT\?")],
 )
 def test_what_was_meant_is_proposed(text: str, hint: str) -> None:
     with pytest.raises(InvalidInput, match=hint):

@@ -270,9 +270,8 @@ def test_inferred_integers_are_never_doubles(make_bench: Any) -> None:
     topic = Topic(make_bench(None, OPEN))
     topic.push(b'{"a":9007199254740993}', b'{"a":12345678901234567890}')
     assert topic.bench.values("a") == [(9007199254740993,)]
-    assert topic.rejected == [
-        "column a: 12345678901234567890 is not a value of BIGINT; declare DECIMAL or DOUBLE"
-    ]
+    (reason,) = topic.rejected
+    assert reason.startswith("column a: 12345678901234567890 is not a value of BIGINT: it is too large; ")
 
 
 def test_a_deeply_nested_record_is_rejected_where_columns_are_inferred(make_bench: Any) -> None:
