@@ -53,7 +53,7 @@ class Worker:
 
 
 @contextmanager
-def started(checkout: Path) -> Iterator[Worker]:
+def running_worker(checkout: Path) -> Iterator[Worker]:
     """Start a release's process, and end it with its node."""
     command = [str(checkout / ".venv/bin/python"), str(WORKER), str(checkout)]
     with subprocess.Popen(
@@ -77,7 +77,9 @@ def main() -> int:
     ratios: dict[str, list[float]] = defaultdict(list)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with ExitStack() as stack:
-        old, new = (stack.enter_context(started(checkout.resolve())) for checkout in (arguments.old, NEW))
+        old, new = (
+            stack.enter_context(running_worker(checkout.resolve())) for checkout in (arguments.old, NEW)
+        )
         for case in arguments.only:
             for number in range(arguments.pairs + 1):
                 order = (old, new) if number % 2 else (new, old)

@@ -47,7 +47,7 @@ class Sample:
     """What the author of the manifest should know about the columns."""
 
 
-def sampled(file: Path, input_format: str) -> Sample:
+def read_sample(file: Path, input_format: str) -> Sample:
     """Return all records of a file; columns without values are strings.
 
     Csv has a header line unless an option denies it; its separator, quote and escape are found. Raises `InvalidInput`

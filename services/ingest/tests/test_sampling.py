@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from odf_common.data.time_format import EPOCHS
 from odf_common.errors import InvalidInput
 from odf_ingest.commit.watermark import Lateness
-from odf_ingest.sampling import out_of_order, sampled
+from odf_ingest.sampling import out_of_order, read_sample
 
 MS = pa.timestamp("ms", "UTC")
 
@@ -20,7 +20,7 @@ MS = pa.timestamp("ms", "UTC")
 def columns(tmp_path: Path, content: bytes, input_format: str) -> dict[str, pa.DataType]:
     file = tmp_path / "sample"
     file.write_bytes(content)
-    schema = sampled(file, input_format).table.schema
+    schema = read_sample(file, input_format).table.schema
     return dict(zip(schema.names, schema.types, strict=True))
 
 
@@ -51,7 +51,7 @@ def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp
         {"at": pa.array([0], pa.timestamp("us")), "n": pa.array([1], pa.int16()), "x": pa.nulls(1)}
     )
     pq.write_table(table, file)
-    found = sampled(file, "parquet").table
+    found = read_sample(file, "parquet").table
     assert found.schema.types == [pa.timestamp("us", "UTC"), pa.int16()]
     assert len(found) == 1
 
@@ -115,7 +115,7 @@ def test_a_table_that_a_writer_of_rfc_4180_wrote_is_read_with_its_separator(
     csv.writer(text, delimiter=separator).writerows([("id", "name"), *rows])
     file = tmp_path_factory.mktemp("csv") / "sample"
     file.write_text(text.getvalue(), newline="")
-    sample = sampled(file, 'csv; nullValue="NULL"')
+    sample = read_sample(file, 'csv; nullValue="NULL"')
     found = [tuple(str(value) for value in row.values()) for row in sample.table.to_pylist()]
     assert found == rows
     expected = {"header": "true", "nullValue": "NULL"}
@@ -138,9 +138,9 @@ def test_the_dialect_of_csv_is_found(tmp_path: Path, content: bytes, options: di
     file.write_bytes(content)
     if options is None:
         with pytest.raises(InvalidInput, match=r"^line 2: a quote is never closed"):
-            sampled(file, "csv")
+            read_sample(file, "csv")
     else:
-        assert sampled(file, "csv").options == {"header": "true", **options}
+        assert read_sample(file, "csv").options == {"header": "true", **options}
 
 
 NULL_VALUE = "if it stands for null, `--read-option nullValue=n/a` makes the others numbers"
@@ -149,14 +149,14 @@ NULL_VALUE = "if it stands for null, `--read-option nullValue=n/a` makes the oth
 def test_options_of_the_format_are_kept_and_nearly_numbers_are_named(tmp_path: Path) -> None:
     file = tmp_path / "sample"
     file.write_bytes(b"zip;n;day\n00501;1;31.12.2026 10:00\n10001;n/a;01.01.2027 11:30\n")
-    sample = sampled(file, 'csv; timestampFormat="dd.MM.yyyy HH:mm"')
+    sample = read_sample(file, 'csv; timestampFormat="dd.MM.yyyy HH:mm"')
     assert sample.table.schema.types == [pa.string(), pa.string(), MS]
     assert sample.options == {"header": "true", "separator": ";", "timestampFormat": "dd.MM.yyyy HH:mm"}
     assert sample.remarks == (
         "column zip is STRING: '00501' would become 501; if it holds numbers, declare it as BIGINT",
         f"column n is STRING: 'n/a' in 1 of 2 rows is no number; {NULL_VALUE}",
     )
-    assert sampled(file, "csv; nullValue=n/a").table.schema.types[1] == pa.int64()
+    assert read_sample(file, "csv; nullValue=n/a").table.schema.types[1] == pa.int64()
 
 
 @pytest.mark.parametrize("unit", EPOCHS)
@@ -173,7 +173,7 @@ def test_numbers_that_are_times_by_name_and_size_are_timestamps(tmp_path: Path, 
     )
     file = tmp_path / "sample"
     file.write_text(text)
-    sample = sampled(file, form)
+    sample = read_sample(file, form)
     assert sample.options["timestampFormat"] == unit
     type_ = sample.table.schema.field("ts").type
     assert (
@@ -191,7 +191,7 @@ def test_numbers_that_are_times_by_name_and_size_are_timestamps(tmp_path: Path, 
 def test_numbers_that_are_times_remain_numbers_next_to_times_of_another_format(tmp_path: Path) -> None:
     file = tmp_path / "sample"
     file.write_text('{"at": "2026-01-01T00:00:00Z", "createdAt": 1700000000.25, "n": 1}\n')
-    sample = sampled(file, "ndjson")
+    sample = read_sample(file, "ndjson")
     assert sample.table.schema.types == [MS, pa.float64(), pa.int64()]
     assert sample.options == {}
     (remark,) = sample.remarks

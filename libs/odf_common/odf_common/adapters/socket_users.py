@@ -57,7 +57,7 @@ class ServerOfAnotherUser(Unavailable):
         return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
 
     def advice(self) -> str:
-        """Return how to free the address."""
+        """Return the command that finds the program, and the one that avoids it."""
         return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
 
 

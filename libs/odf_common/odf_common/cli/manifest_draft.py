@@ -53,7 +53,7 @@ def draft(name: str, input_format: str, columns: pa.Schema, options: Mapping[str
     columns = pa.schema(
         [_as_event_time(column) if column.name == event_time else column for column in columns]
     )
-    renamed = tuple(_renamed(columns, event_time))
+    renamed = tuple(_renamed_columns(columns, event_time))
     vocabulary = {key: name for key, name, _ in renamed}
     text = "".join(
         (
@@ -89,7 +89,7 @@ def _as_event_time(column: pa.Field) -> pa.Field:
     return column.with_type(pa.timestamp("ms", "UTC")) if kind.is_timestamp(column.type) else column
 
 
-def _renamed(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str, str]]:
+def _renamed_columns(columns: pa.Schema, event_time: str | None) -> Iterator[tuple[str, str, str]]:
     """Iterate over fields of SetVocab: the event time, and other names for system columns whose names the data has.
 
     Each has its name here, and that of the data's column, empty for the event time.

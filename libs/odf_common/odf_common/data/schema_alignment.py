@@ -44,7 +44,7 @@ def align_to_schema(
         where = f"column {expected.name}"
         aligned = column
         if stored_type(column.type) != expected.type:
-            aligned = _as(
+            aligned = _cast_nested(
                 as_stored(pa.table([column], [expected.name])).column(0).combine_chunks(),
                 expected.type,
                 where,
@@ -78,7 +78,7 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
     return new
 
 
-def _as(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) -> pa.Array:
+def _cast_nested(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) -> pa.Array:
     """Return stored values as another type of the same shape; Arrow's cast cannot make nested fields required."""
     if values.type == expected:
         return values
@@ -86,7 +86,7 @@ def _as(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) -> pa.Arr
         return _as_struct(values, expected, where, cut)
     if kind.is_list(expected):
         _check_nulls(values.flatten().null_count, expected.value_field, f"{where}[]")
-        items = _as(values.values, expected.value_type, f"{where}[]", cut)
+        items = _cast_nested(values.values, expected.value_type, f"{where}[]", cut)
         return pa.Array.from_buffers(
             expected, len(values), values.buffers()[:2], offset=values.offset, children=[items]
         )
@@ -102,7 +102,7 @@ def _as_struct(values: pa.Array, expected: pa.StructType, where: str, cut: Cut) 
     for index, inner in enumerate(expected.fields):
         child, name = values.field(index), f"{where}.{inner.name}"
         _check_nulls(child.filter(is_there).null_count, inner, name)
-        children.append(_as(child, inner.type, name, cut))
+        children.append(_cast_nested(child, inner.type, name, cut))
     mask = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(children, fields=list(expected.fields), mask=mask)
 

@@ -111,11 +111,11 @@ class FirstSchemas:
         if schema is None:
             return None
         if source.preprocess is not None:
-            schema = self._preprocessed(source.preprocess, schema)
+            schema = self._preprocess_schema(source.preprocess, schema)
         vocabulary = state.vocabulary
         return with_system(without_operations(schema, source, vocabulary), vocabulary, signed=self.is_signed)
 
-    def _preprocessed(self, query: Transform, schema: pa.Schema) -> pa.Schema:
+    def _preprocess_schema(self, query: Transform, schema: pa.Schema) -> pa.Schema:
         """Return the columns that a query makes of no records; raises `InvalidQuery`."""
         with scratch_folder(self.datasets.blobs) as folder:
             before, after = folder / "input.parquet", folder / "output.parquet"

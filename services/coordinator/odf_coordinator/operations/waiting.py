@@ -42,7 +42,7 @@ class Waiting:
         return self._watermark(known, held) if held.records else None
 
     def _first_record(self, input_: DatasetHandle) -> Wait:
-        root = self._behind(input_)
+        root = self._input_behind(input_)
         why = "" if root.is_derivative else self.schemas.why_unknown(root)
         text = f"it waits for the first record of {root.alias}"
         return Wait(
@@ -56,7 +56,7 @@ class Waiting:
     def _watermark(self, inputs: list[DatasetHandle], held: HeldRecords) -> Wait:
         behind = min(inputs, key=_watermark_ns)
         ahead = max(inputs, key=_watermark_ns)
-        root, watermark = self._behind(behind), behind.state.watermark
+        root, watermark = self._input_behind(behind), behind.state.watermark
         until = "" if held.until is None else f" {held.until}"
         text = f"{counted(held.records, 'record')} held until the watermark reaches"
         where = f"{behind.alias} has no watermark"
@@ -86,7 +86,7 @@ class Waiting:
             f"`odf source set {root.alias} idleTimeout=1h`"
         )
 
-    def _behind(self, handle: DatasetHandle) -> DatasetHandle:
+    def _input_behind(self, handle: DatasetHandle) -> DatasetHandle:
         """Return the dataset from which one derives, and which holds it back, as far up as this node computes it."""
         seen = set[DatasetId]()  # a chain of earlier times may be part of a cycle
         while handle.is_derivative and handle.id not in seen and self.datasets.has_key(handle.id):

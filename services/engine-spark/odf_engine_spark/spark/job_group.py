@@ -53,7 +53,7 @@ def stop_threads(threads: Iterable[Java]) -> None:
 
 
 def _clear_stop(spark: Spark) -> None:
-    """Have the JVM's thread of this one receive what `stop_threads` sent as the former request ended."""
+    """Discard an error of `stop_threads` that reached this thread after its former request had ended."""
     for _ in range(2):  # the error, then the interrupt that comes with it
         with suppress(Py4JError):
             spark.method("java.lang.Thread.interrupted")()

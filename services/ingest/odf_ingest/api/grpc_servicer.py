@@ -36,7 +36,7 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.read.input_format import InputFormat
-from odf_ingest.sampling import out_of_order, sampled
+from odf_ingest.sampling import out_of_order, read_sample
 from odf_ingest.source_settings import Duration
 
 NAME = "odf.node.v1.Ingest"
@@ -250,7 +250,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
         """Return the columns of a staged file, how to read it, and how far out of order its times are."""
-        sample = sampled(staged_file(self._staging, request.staged), request.input_format)
+        sample = read_sample(staged_file(self._staging, request.staged), request.input_format)
         return ingest_pb2.SampleReply(
             schema=sample.table.schema.serialize().to_pybytes(),
             records=len(sample.table),

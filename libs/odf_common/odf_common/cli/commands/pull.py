@@ -35,7 +35,7 @@ COLUMNS = ("dataset", "state", "blocks", "records", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which datasets to pull, and how far; see the arguments and options of the command."""
+    """The datasets to pull, and the limits of the pull: the arguments and options of the command."""
 
     datasets: tuple[str, ...]
     is_all: bool

@@ -53,14 +53,14 @@ def _password_change(user: bytes, password: bytes) -> tuple[bytes, bytes]:
 
 
 def _request(kind: tuple[int, int], body: bytes) -> bytes:
-    return _framed(struct.pack(">hhih", *kind, _CORRELATION, _NO_CLIENT_ID) + body)
+    return _with_length(struct.pack(">hhih", *kind, _CORRELATION, _NO_CLIENT_ID) + body)
 
 
 def _response(body: bytes) -> bytes:
-    return _framed(struct.pack(">i", _CORRELATION) + body)
+    return _with_length(struct.pack(">i", _CORRELATION) + body)
 
 
-def _framed(message: bytes) -> bytes:
+def _with_length(message: bytes) -> bytes:
     return struct.pack(">i", len(message)) + message
 
 

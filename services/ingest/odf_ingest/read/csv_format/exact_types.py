@@ -48,7 +48,7 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
     if not len(numbers) or len(others) > 1:
         return None
     likely = pa.int64() if _all(numbers, r"^\s*[+-]?\d+\s*$") else pa.float64()
-    changed = _changed(numbers, likely) if kind.is_string(exact_type(numbers, likely)) else None
+    changed = _first_changed_text(numbers, likely) if kind.is_string(exact_type(numbers, likely)) else None
     if len(others) == 0 or changed is not None:
         return changed if len(others) == 0 else None
     value, count = others[0].as_py().values()
@@ -58,7 +58,7 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
     return f"{why}; if it stands for null, `--read-option nullValue={value}` makes the others numbers"
 
 
-def _changed(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
+def _first_changed_text(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
     """Return the first text that a number would print in another way."""
     name, number = ("BIGINT", int) if kind.is_integer(likely) else ("DOUBLE", float)
     text = next(text for text in numbers.to_pylist() if f"{number(text)}" not in (text, f"{text}.0"))

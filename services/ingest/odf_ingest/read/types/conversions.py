@@ -255,7 +255,7 @@ def _rule(accepts: str, convert: Convert, instead: str) -> Rule:
     return Rule(accepts=accepts, convert=convert, instead=instead)
 
 
-def _accepted() -> Mapping[tuple[ValueKind, ValueKind], Rule]:
+def _accepting_rules() -> Mapping[tuple[ValueKind, ValueKind], Rule]:
     """Return the rules of pairs of which some values are accepted: kind of value, kind of declared type."""
     rules: dict[tuple[ValueKind, ValueKind], Rule] = {}
     for text in _TEXTS:
@@ -400,7 +400,7 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
     }
 
 
-def _refused(source: ValueKind, declared: ValueKind) -> Rule:
+def _refusing_rule(source: ValueKind, declared: ValueKind) -> Rule:
     """Return the rule of a pair of which no value is accepted."""
     if source is ValueKind.OTHER:
         return Rule(instead="no column has this type: convert it before", convert=_refuse)
@@ -416,6 +416,6 @@ def _refused(source: ValueKind, declared: ValueKind) -> Rule:
 
 
 TABLE: Final[Mapping[tuple[ValueKind, ValueKind], Rule]] = {
-    (source, declared): _refused(source, declared) for source in ValueKind for declared in DECLARED
-} | dict(_accepted())
+    (source, declared): _refusing_rule(source, declared) for source in ValueKind for declared in DECLARED
+} | dict(_accepting_rules())
 """A rule for each kind of value and each kind of declared type."""
