@@ -40,7 +40,7 @@ from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged
 from odf_coordinator.storage.availability import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
-from odf_coordinator.transforms.held_records import note_held
+from odf_coordinator.transforms.held_records import record_held
 from odf_coordinator.transforms.late_counter import count_late
 from odf_coordinator.transforms.progress import RunningTransforms
 
@@ -163,7 +163,7 @@ class Transformer:
         )
         after = require_committed(state.dataset_id, outcome).state
         count_late(self.blobs, handle, work.late)
-        note_held(self.blobs, after, work)
+        record_held(self.blobs, after, work)
         return _committed_step(handle, after, len(events))
 
     def _execute(
