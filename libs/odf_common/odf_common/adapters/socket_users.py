@@ -7,11 +7,12 @@ as in some sandboxes, the tables in `/proc/net` are read, which takes a millisec
 import errno
 import os
 import socket
+import stat
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -103,19 +104,33 @@ def users_connected_to(servers: Collection[Address]) -> Iterator[int]:
     Whole addresses are compared: anybody may connect to this process from a server's port at another address.
     """
     wanted = {(_ip(server), server[1]) for server in servers}
-    for file in Path("/proc/self/fd").iterdir():
-        # Not duplicated, and never closed here: some microseconds for each of hundreds of files.
-        end = None
-        with suppress(OSError):  # no socket, or one without another end
-            end = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=int(file.name))
-            other = end.getpeername()
-            is_internet = isinstance(other, tuple) and isinstance(other[0], str)
-            if is_internet and (_ip(other[:2]), other[1]) in wanted:
-                user = user_of_client(other[:2], end.getsockname()[:2])
-                if user is not None:
-                    yield user
-        if end is not None:
-            end.detach()
+    ports = {port for _, port in wanted}
+    # Before each call, with hundreds of files: most are no sockets, and most sockets have other ports.
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - paths take as long as the rest
+        ends = _ends_of(descriptor)
+        if ends is not None and ends[1][1] in ports and (_ip(ends[1]), ends[1][1]) in wanted:
+            user = user_of_client(ends[1], ends[0])
+            if user is not None:
+                yield user
+
+
+def _ends_of(descriptor: int) -> tuple[Address, Address] | None:
+    """Return this process's address and the other end's; None unless the file is a connection over IP."""
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        end = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=descriptor)
+    except OSError:  # closed since
+        return None
+    try:
+        other = end.getpeername()
+        if not isinstance(other, tuple) or not isinstance(other[0], str):
+            return None
+        return end.getsockname()[:2], other[:2]
+    except OSError:  # without another end
+        return None
+    finally:
+        end.detach()  # it was not duplicated, and is never closed here
 
 
 @cache
@@ -188,5 +203,10 @@ def _proc_forms(address: Address) -> Iterator[str]:
 
 
 def _ip(address: Address) -> IPv4Address | IPv6Address:
-    ip = ip_address(address[0].partition("%")[0])
+    return _parse_ip(address[0])
+
+
+@lru_cache(maxsize=256)
+def _parse_ip(host: str) -> IPv4Address | IPv6Address:
+    ip = ip_address(host.partition("%")[0])
     return (isinstance(ip, IPv6Address) and ip.ipv4_mapped) or ip
