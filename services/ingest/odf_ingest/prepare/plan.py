@@ -1,6 +1,7 @@
 """How a source's batches are read: its step, its declared schema, and the columns that the dataset has."""
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.types as kind
@@ -63,12 +64,17 @@ def declared_schema(step: ReadStep) -> pa.Schema | None:
     if step.schema is not None:
         schema = schema_of_event(SetDataSchema(schema=step.schema))
     elif step.ddl_schema:
-        schema = ddl_to_schema(step.ddl_schema)
+        schema = _parse_ddl(tuple(step.ddl_schema))
     else:
         return None
     if isinstance(step, ReadStepCsv):
         _check_flat(schema)
     return schema
+
+
+@lru_cache(maxsize=256)  # a plan is made for each push and each batch
+def _parse_ddl(columns: tuple[str, ...]) -> pa.Schema:
+    return ddl_to_schema(columns)
 
 
 def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
