@@ -36,6 +36,7 @@ from odf_engine_spark.spark.listed_functions import (
 
 Place = Callable[[str], object]
 CANARY = "canary-5521"
+SECURE_PROCESSING = "http://javax.xml.XMLConstants/feature/secure-processing"
 ANALYSIS = "org.apache.spark.sql.catalyst.analysis"
 # Options of Spark that name files and codecs, are about whole files, or make the parser of XML another one.
 CLOSED_OPTIONS = {
@@ -378,6 +379,32 @@ def test_the_jvm_alone_reads_no_file_that_xml_names(spark: Spark, tmp_path: Path
     ):
         session.collect(session.frame(session.parse(call)))
     assert CANARY not in str(caught.value)
+
+
+def read_tree(spark: Spark, document: str) -> str:
+    factory = spark.method("javax.xml.parsers.DocumentBuilderFactory.newInstance")()
+    assert factory.getFeature(SECURE_PROCESSING)
+    source = spark.classes("org.xml.sax").InputSource(spark.classes("java.io").StringReader(document))
+    return str(factory.newDocumentBuilder().parse(source).getDocumentElement().getTextContent())
+
+
+def read_stream(spark: Spark, document: str) -> str:
+    factory = spark.method("javax.xml.stream.XMLInputFactory.newInstance")()
+    reader = factory.createXMLStreamReader(spark.classes("java.io").StringReader(document))
+    while not reader.isStartElement():
+        reader.next()
+    return str(reader.getElementText())
+
+
+@pytest.mark.parametrize("read", [read_tree, read_stream])
+def test_no_parser_of_the_jvm_alone_reads_a_file(
+    spark: Spark, tmp_path: Path, read: Callable[[Spark, str], str]
+) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text(CANARY)
+    assert read(spark, '<!DOCTYPE a [<!ENTITY p "x">]><a>&p;</a>') == "x"
+    with pytest.raises(Exception, match="accessExternalDTD"):
+        read(spark, f'<!DOCTYPE a [<!ENTITY p SYSTEM "file://{secret}">]><a>&p;</a>')
 
 
 @pytest.mark.parametrize("scheme", ["http", "https", "ftp", "jar:http"])

@@ -32,8 +32,10 @@ _JAVA_OPTIONS: Final = (
     "-Djava.net.preferIPv4Stack=true -Duser.timezone=UTC -Duser.language=en -Duser.country=US -Dfile.encoding=UTF-8"
 )
 # What the sandbox of SQL lets through by mistake finds an XML parser that reads nothing else, and no way to a network:
-# connections of `java.net` go through a proxy that does not exist. Spark's own are of another kind.
+# connections of `java.net` go through a proxy that does not exist. Spark's own are of another kind. The parsers are
+# Java's own, which process securely by default: the one that Spark brings for streams ignores these limits.
 _CLOSED_JAVA: Final = (
+    "-Djavax.xml.stream.XMLInputFactory=com.sun.xml.internal.stream.XMLInputFactoryImpl "
     "-Djavax.xml.accessExternalDTD= -Djavax.xml.accessExternalSchema= -Djavax.xml.accessExternalStylesheet= "
     "-Djdk.xml.enableExtensionFunctions=false -Djdk.xml.entityExpansionLimit=1000 "
     "-Djdk.xml.totalEntitySizeLimit=1000000 -Djdk.xml.maxElementDepth=1000 "
