@@ -20,6 +20,7 @@ COMMANDS: Final = {
     "up": "Start the node: Kafka, Redis and the services.",
     "down": "Stop the node.",
     "status": "Show the node's parts, problems and datasets.",
+    "logs": "Show the end of the logs of the node's parts.",
     "config": "Show all settings.",
     "doctor": "Check this machine and the node.",
     "topics": "Show the topics that the node needs.",

@@ -1,4 +1,4 @@
-"""What the names in arguments refer to: remote datasets, and blocks of a chain.
+"""Names in arguments: their completion in a shell, and what they refer to: remote datasets, and blocks of a chain.
 
 A block is named by its sequence number, its hash, or the beginning or end of its hash. A remote dataset is named by its
 URL, or by its name in a named repository.
@@ -12,7 +12,7 @@ import click
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.errors import InvalidInput, NotFound
+from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
@@ -20,6 +20,18 @@ from odf_common.service.settings import load
 
 MIN_PART_CHARACTERS: Final = 8  # of a hash
 MAX_LISTED_HASHES: Final = 5  # if the name is ambiguous
+
+
+def complete_dataset(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the datasets of this node whose names begin like that; the node need not run."""
+    try:
+        names = [entry.alias for entry in LocalCatalog(load().home).entries()]
+    except OdfError:
+        return []
+    return sorted((name for name in names if name.lower().startswith(incomplete.lower())), key=str.lower)
+
+
+dataset_argument: Final = click.argument("dataset", shell_complete=complete_dataset)
 
 
 def is_remote(name: str) -> bool:

@@ -22,7 +22,6 @@ SYNONYMS: Final = {
     "create": "add",
     "export": "odf push DATASET --to file:///FOLDER, or odf sql QUERY --output json",
     "import": "odf pull URL, or odf ingest DATASET FILE",
-    "logs": "status",
     "ls": "list",
     "query": "sql",
     "rm": "delete",

@@ -120,6 +120,7 @@ WITHOUT_TEXT_OF_OTHERS: Final = {
     "up", "down", "doctor", "config", "topics",  # of this machine, its settings and its parts
     "completion", "schema", "parse-ref", "hash logical", "hash physical", "block encode",  # of the arguments
     "repo add", "repo delete", "repo list", "key export", "key import", "prove",  # of files that the user has made
+    "logs",  # tested with its files
 }  # fmt: skip
 
 

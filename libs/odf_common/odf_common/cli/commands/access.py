@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.visibility import say_derivatives
@@ -30,7 +31,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("dataset")
+@dataset_argument
 @output_option
 def show_access(*, dataset: str, output: str) -> None:
     """Show a dataset's visibility and roles.
@@ -45,7 +46,7 @@ def show_access(*, dataset: str, output: str) -> None:
 
 
 @command.command("set")
-@click.argument("dataset")
+@dataset_argument
 @click.option("--visibility", type=click.Choice(VISIBILITIES), required=True, help="Who may read it.")
 @output_option
 def set_access(*, dataset: str, visibility: str, output: str) -> None:
@@ -65,7 +66,7 @@ def set_access(*, dataset: str, visibility: str, output: str) -> None:
 
 
 @command.command("grant")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("account")
 @click.argument("role", type=click.Choice(ROLES))
 @output_option
@@ -80,7 +81,7 @@ def grant(*, dataset: str, account: str, role: str, output: str) -> None:
 
 
 @command.command("revoke")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("account")
 @output_option
 def revoke(*, dataset: str, account: str, output: str) -> None:

@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import complete_dataset, dataset_argument
 from odf_common.cli.output import output_option, print_rows
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.sync_pb2 import ChangeAliasesRequest, DatasetAliases, ListAliasesRequest
@@ -27,7 +28,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("datasets", nargs=-1, metavar="[DATASET]...")
+@click.argument("datasets", nargs=-1, metavar="[DATASET]...", shell_complete=complete_dataset)
 @output_option
 def list_all(*, datasets: tuple[str, ...], output: str) -> None:
     """List the aliases of the given datasets, or of all.
@@ -44,7 +45,7 @@ def list_all(*, datasets: tuple[str, ...], output: str) -> None:
 
 
 @command.command("add")
-@click.argument("dataset")
+@dataset_argument
 @URL_OPTIONS[0]
 @URL_OPTIONS[1]
 @output_option
@@ -60,7 +61,7 @@ def add(*, dataset: str, pull: tuple[str, ...], push: tuple[str, ...], output: s
 
 
 @command.command("delete")
-@click.argument("dataset")
+@dataset_argument
 @URL_OPTIONS[0]
 @URL_OPTIONS[1]
 @output_option

@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_rows, remark
 from odf_common.cli.user_input import read_limited, shown_name
 from odf_common.cli.visibility import say_if_private
@@ -16,7 +17,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024  # of one event
 
 
 @click.command("commit")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("events", nargs=-1, required=True)
 @output_option
 def command(*, dataset: str, events: tuple[str, ...], output: str) -> None:

@@ -6,6 +6,7 @@ import click
 
 from odf_common.chain.dependency_order import in_order
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import complete_dataset
 from odf_common.cli.output import confirm, remark
 from odf_common.errors import DatasetInUse
 from odf_common.identity.dataset_refs import is_pattern, matching_names, parse_ref
@@ -19,7 +20,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 
 
 @click.command("delete")
-@click.argument("datasets", nargs=-1, required=True)
+@click.argument("datasets", nargs=-1, required=True, shell_complete=complete_dataset)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(*, datasets: tuple[str, ...], yes: bool) -> None:
     """Delete datasets with their chain, data and push topics; refused while another dataset is derived from them.

@@ -17,6 +17,7 @@ from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.staging import Staging
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_rows, progress, remark
 from odf_common.cli.suggestions import late_remark
 from odf_common.cli.user_input import TIME, read_options, remark_on_typing, with_read_options
@@ -40,7 +41,7 @@ COLUMNS: Final = ("file", "outcome", "records", "rejected", "head")
 
 
 @click.command("ingest")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--source", default="", help="Push source; required if the dataset has several.")
 @click.option("--event-time", type=TIME, metavar="T", help="Event time of records without one (RFC 3339).")
@@ -82,10 +83,10 @@ def command(
       odf ingest flights flights.csv --input-format csv --read-option 'separator=;'
       zcat flights.ndjson.gz | odf ingest flights -
     """
-    if "-" in (files or ("-",)):
-        remark_on_typing("records")
     timestamp = time_message_or_none(event_time)
     node = clients.this_node()
+    if "-" in (files or ("-",)):
+        remark_on_typing("records")
     run = idempotency_key or uuid.uuid4().hex
     results: list[_Result] = []
     for number, file in enumerate(files or ("-",)):

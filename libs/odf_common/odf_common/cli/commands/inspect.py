@@ -7,7 +7,7 @@ import click
 
 from odf_common.adapters.grpc.client import calling
 from odf_common.cli import clients
-from odf_common.cli.name_lookup import find_block, require_block_name
+from odf_common.cli.name_lookup import dataset_argument, find_block, require_block_name
 from odf_common.cli.output import echo, output_option, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.codec.flatbuffers import decode_event
@@ -42,7 +42,7 @@ def command() -> None:
 
 
 @command.command("schema")
-@click.argument("dataset")
+@dataset_argument
 @click.option(
     "--form",
     type=click.Choice(("arrow", "ddl", "odf")),
@@ -87,7 +87,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
 
 
 @command.command("query")
-@click.argument("dataset")
+@dataset_argument
 @output_option
 def query(*, dataset: str, output: str) -> None:
     """Show the SQL steps of a derivative's query."""
@@ -110,7 +110,7 @@ def _no_query(answer: LastEventReply) -> NoQuery:
 
 
 @command.command("lineage")
-@click.argument("dataset")
+@dataset_argument
 @output_option
 def lineage(*, dataset: str, output: str) -> None:
     """Show the inputs that a dataset is derived from, recursively, even those that are not on this node."""
@@ -125,7 +125,7 @@ def lineage(*, dataset: str, output: str) -> None:
 
 
 @command.command("block")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("block")
 def block(*, dataset: str, block: str) -> None:
     """Show one block as YAML; BLOCK is a sequence number, a hash, or at least 8 characters of its beginning or end.
@@ -144,7 +144,7 @@ def block(*, dataset: str, block: str) -> None:
 
 
 @command.command("sources")
-@click.argument("dataset")
+@dataset_argument
 @output_option
 def sources(*, dataset: str, output: str) -> None:
     """Show the settings of a dataset's sources on this node; `odf source set` changes them.

@@ -8,6 +8,7 @@ import click
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.durable import PRIVATE
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import echo, output_option, print_object, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import read_limited
@@ -32,7 +33,7 @@ def command() -> None:
 
 
 @command.command("export")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("file", default="-")
 def export(*, dataset: str, file: str) -> None:
     """Write the private key of DATASET to FILE, readable by its owner only; - is standard output.
@@ -54,7 +55,7 @@ def export(*, dataset: str, file: str) -> None:
 
 
 @command.command("import")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("file")
 @output_option
 def import_(*, dataset: str, file: str, output: str) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import echo, output_option, print_rows
 from odf_common.cli.suggestions import NameChoice
 from odf_common.cli.user_input import Count
@@ -24,7 +25,7 @@ EXTRA = ("watermark", "systemTime")  # left out first on a narrow terminal
 
 
 @click.command("log")
-@click.argument("dataset")
+@dataset_argument
 @click.option("--limit", type=Count(1), help="Maximum number of blocks.")
 @click.option(
     "--filter",

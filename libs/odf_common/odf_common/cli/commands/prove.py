@@ -4,6 +4,7 @@ import click
 
 from odf_common.adapters.local import LocalCatalog
 from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing import multibase
@@ -13,7 +14,7 @@ from odf_common.identity.signatures import prove_ownership, proves_ownership
 
 
 @click.command("prove")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("challenge")
 @click.option("--check", "signature", metavar="SIGNATURE", help="Check a proof; DATASET must be an id.")
 @output_option

@@ -9,7 +9,7 @@ from typing import Final, cast
 import click
 
 from odf_common.cli import clients
-from odf_common.cli.name_lookup import is_remote
+from odf_common.cli.name_lookup import complete_dataset, is_remote
 from odf_common.cli.output import (
     of_dataset,
     output_option,
@@ -61,7 +61,7 @@ class PullFailed(Refused):
 
 
 @click.command("pull")
-@click.argument("datasets", nargs=-1)
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset)
 @click.option("--all", "every", is_flag=True, help="Pull all datasets of the node.")
 @click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
 @click.option(

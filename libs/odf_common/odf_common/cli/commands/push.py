@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_rows, progress, remark
 from odf_common.cli.user_input import absolute_url
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem, SyncPushRequest
@@ -12,7 +13,7 @@ PUBLIC, PRIVATE = "public", "private"
 
 
 @click.command("push")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("rest", nargs=-1, metavar="")
 @click.option(
     "--to",

@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.cli.rows import comparison_row, summary_row
 from odf_common.cli.suggestions import CommandGroup
@@ -39,7 +40,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("dataset")
+@dataset_argument
 @output_option
 def list_refs(*, dataset: str, output: str) -> None:
     """List a dataset's references and how each relates to the head, or why one cannot be read.

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import (
     output_option,
     print_bytes,
@@ -69,7 +70,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("dataset")
+@dataset_argument
 @click.option(
     "-n",
     "--limit",
@@ -113,7 +114,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 
 
 @command.command("show")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("location", type=LOCATION)
 @output_option
 def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> None:
@@ -138,7 +139,7 @@ def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> N
 
 
 @command.command("retry")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("locations", nargs=-1, type=LOCATION)
 @ALL
 @output_option
@@ -172,7 +173,7 @@ def retry_rejected(
 
 
 @command.command("drop")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("locations", nargs=-1, type=LOCATION)
 @ALL
 @output_option

@@ -3,13 +3,14 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object
 from odf_common.cli.rows import summary_row
 from odf_common.proto.odf.node.v1.coordinator_pb2 import RenameRequest
 
 
 @click.command("rename")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("name")
 @output_option
 def command(*, dataset: str, name: str, output: str) -> None:

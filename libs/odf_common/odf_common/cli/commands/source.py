@@ -9,10 +9,12 @@ import click
 
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup, late_remark
 from odf_common.cli.user_input import STDIN, Parsed, enter_secret
 from odf_common.dataset.resume_position import checked_position
+from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     ResumeSourceRequest,
     SetSourceRequest,
@@ -47,7 +49,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("dataset")
+@dataset_argument
 @SOURCE
 @output_option
 def show(*, dataset: str, source: str, output: str) -> None:
@@ -69,7 +71,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
 
 
 @command.command("resume")
-@click.argument("dataset")
+@dataset_argument
 @SOURCE
 @click.option(
     "--from",
@@ -102,7 +104,7 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
 
 
 @command.command("skip")
-@click.argument("dataset")
+@dataset_argument
 @SOURCE
 @output_option
 def skip(*, dataset: str, source: str, output: str) -> None:
@@ -125,9 +127,21 @@ def skip(*, dataset: str, source: str, output: str) -> None:
         remark("no message failed this time; the source continues")
 
 
+def _complete_setting(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Return the settings of the dataset's sources whose keys begin like that, with their values."""
+    request = SourceRequest(ref=context.params.get("dataset") or "")
+    try:
+        with clients.ingest(timeout=0) as ingest:
+            sources = ingest.ShowSources(request, timeout=clients.OPTIONAL_CALL_TIMEOUT_SECONDS).sources
+    except OdfError:
+        return []
+    settings = {f"{key}={value}" for source in sources for key, value in source.settings.items()}
+    return sorted(text for text in settings if text.lower().startswith(incomplete.lower()))
+
+
 @command.command("set")
-@click.argument("dataset")
-@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...")
+@dataset_argument
+@click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=_complete_setting)
 @SOURCE
 @output_option
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:

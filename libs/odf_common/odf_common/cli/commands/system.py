@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import confirm, output_option, print_object
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DropDataRequest
@@ -19,7 +20,7 @@ def command() -> None:
 
 
 @command.command("drop-data")
-@click.argument("dataset")
+@dataset_argument
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @output_option
 def drop_data(*, dataset: str, yes: bool, output: str) -> None:

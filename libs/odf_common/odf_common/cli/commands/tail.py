@@ -3,6 +3,7 @@
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option
 from odf_common.cli.rows import arrow_table, print_records
 from odf_common.cli.user_input import Count
@@ -10,7 +11,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
 
 
 @click.command("tail")
-@click.argument("dataset")
+@dataset_argument
 @click.option(
     "-n",
     "--records",

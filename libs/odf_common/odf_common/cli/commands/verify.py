@@ -4,6 +4,7 @@ import click
 
 from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode
+from odf_common.cli.name_lookup import complete_dataset
 from odf_common.cli.output import echo, output_option, print_rows, progress
 from odf_common.cli.user_input import absolute_url
 from odf_common.proto.odf.node.v1.verifier_pb2 import Verdict, VerifyRequest
@@ -13,7 +14,7 @@ COLUMNS = ("dataset", "verdict", "blocks", "MB", "transforms")
 
 
 @click.command("verify")
-@click.argument("datasets", nargs=-1)
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset)
 @click.option("--all", "every", is_flag=True, help="Verify all datasets of the node.")
 @click.option(
     "--integrity", is_flag=True, help="Check only hashes and chain rules; do not replay transforms."

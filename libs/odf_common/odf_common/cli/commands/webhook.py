@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from odf_common.cli import clients
+from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object, print_rows, remark
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.metadata.scalars import Timestamp
@@ -45,7 +46,7 @@ def command() -> None:
 
 
 @command.command("add")
-@click.argument("dataset")
+@dataset_argument
 @click.argument("url")
 @click.option(
     "--event",

@@ -1,4 +1,4 @@
-"""Excerpts of logs for people: the last relevant lines, without JSON, stack frames and repetition."""
+"""Logs for people: lines without JSON and stack frames; excerpts have the last relevant ones, without repetition."""
 
 import json
 from collections.abc import Iterable
@@ -27,6 +27,11 @@ def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
             messages.append(message)
             excerpt.append(f"{time}{message}"[:LINE_CHARACTERS])
     return tuple(excerpt[-lines:])
+
+
+def readable(text: str) -> tuple[str, ...]:
+    """Return the lines of a log without JSON and stack frames, each in full."""
+    return tuple(f"{time}{message}" for line in text.splitlines() for time, message in _rendered(line))
 
 
 def _rendered(line: str) -> Iterable[tuple[str, str]]:
