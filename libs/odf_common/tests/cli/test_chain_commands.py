@@ -1,6 +1,8 @@
-"""`odf inspect block` and `odf log --filter` over a coordinator that answers from a stored chain."""
+"""`odf inspect block`, `odf log --filter` and `odf reset` over a coordinator that answers from a stored chain."""
 
+import io
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +16,12 @@ from odf_common.cli import main as cli
 from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
-from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
+from odf_common.proto.odf.node.v1.coordinator_pb2 import (
+    BlockItem,
+    DatasetSummary,
+    LogRequest,
+    ResetRequest,
+)
 
 INFOS = [SetInfo(description=str(number)) for number in range(30)]
 BLOCKS = a_chain(a_seed(), a_push_source(), a_schema(), *INFOS).blocks
@@ -27,6 +34,7 @@ class Served:
 
     items: list[BlockItem] = field(default_factory=lambda: ITEMS[::-1])
     read: int = 0
+    resets: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(autouse=True)
@@ -39,9 +47,14 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Served:
             served.read += 1
             yield item
 
+    def reset(request: ResetRequest, timeout: float) -> DatasetSummary:
+        assert timeout
+        served.resets.append(request.head)
+        return DatasetSummary(alias=request.ref)
+
     @contextmanager
     def coordinator() -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(Log=answer)
+        yield SimpleNamespace(Log=answer, Reset=reset)
 
     monkeypatch.setattr(clients, "coordinator", coordinator)
     return served
@@ -116,3 +129,39 @@ def test_a_filtered_log_reads_no_further_than_its_limit(
 def test_an_unknown_kind_is_misuse(kind: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(logged("--filter", kind)) == 2
     assert hint in capsys.readouterr().err
+
+
+def with_records() -> list[BlockItem]:
+    """Return a chain of 3 + 2 blocks with 7 and 1 records, newest first."""
+    chain = a_chain().add_data(records=7).add_data(records=1)
+    return [BlockItem(hash=str(block.hash), content=block.raw) for block in reversed(chain.blocks)]
+
+
+@pytest.mark.parametrize(
+    ("block", "question"),
+    [
+        ("2", "Remove the 2 blocks 3 to 4 of cities, with 8 records?"),
+        ("3", "Remove block 4 of cities, with 1 record?"),
+        ("1", "Remove the 3 blocks 2 to 4 of cities, with 8 records?"),
+    ],
+)
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_a_reset_asks_with_the_number_of_blocks_and_records_that_it_removes(
+    served: Served,
+    block: str,
+    question: str,
+    answer: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    served.items = with_records()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answer + "\n"))
+    assert cli.main(["reset", "cities", block]) == (0 if answer == "y" else 1)
+    assert question in capsys.readouterr().err
+    assert served.resets == [served.items[4 - int(block)].hash] * (answer == "y")
+
+
+def test_a_reset_to_the_head_asks_nothing(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.items = with_records()
+    assert cli.main(["reset", "cities", "4"]) == 0
+    assert capsys.readouterr().err == ""

@@ -122,6 +122,11 @@ def test_misuse_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -
     assert "Usage" in capsys.readouterr().err
 
 
+def test_a_destination_without_its_option_is_proposed_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["push", "orders", "file:///srv/orders"]) == 2
+    assert "the destination is an option: --to file:///srv/orders" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "proposed"),
     [

@@ -1,8 +1,15 @@
-"""What `odf ingest` prints about a committed file in addition to its row in the table."""
+"""What `odf ingest` prints in addition to the table: about its input, and about a committed or failed file."""
+
+import io
+import sys
+from collections.abc import Callable
 
 import pytest
 
+from odf_common.cli import clients
+from odf_common.cli import main as cli
 from odf_common.cli.commands import ingest
+from odf_common.errors import InvalidInput, OdfError
 from odf_common.proto.odf.node.v1.ingest_pb2 import PushReply
 
 
@@ -19,3 +26,57 @@ def test_rejected_rows_are_named_with_their_file(
     reply = PushReply(rejected=count, rejected_reason="line 2: x")
     ingest._remark_on(ingest._Result(file=file, outcome="committed", reply=reply), "orders", "")
     assert capsys.readouterr().err.splitlines() == [line]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[OdfError | None], None]:
+    """Have a node commit each file, or refuse it with an error."""
+
+    def pushed(error: OdfError | None) -> None:
+        outcome = "refused" if error else "committed"
+        monkeypatch.setattr(
+            ingest, "_outcome", lambda *facts: ingest._Result(file=facts[2], outcome=outcome, error=error)
+        )
+
+    monkeypatch.setattr(clients, "this_node", lambda: None)
+    return pushed
+
+
+class Terminal(io.StringIO):
+    """Standard input that is typed."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stdin", "files", "remark"),
+    [
+        (Terminal(), [], "reading records from the terminal; end with Ctrl-D\n"),
+        (Terminal(), ["-"], "reading records from the terminal; end with Ctrl-D\n"),
+        (Terminal(), [__file__], ""),
+        (io.StringIO(), [], ""),
+    ],
+)
+def test_records_that_are_typed_are_waited_for_aloud(
+    answer: Callable[[OdfError | None], None],
+    stdin: io.StringIO,
+    files: list[str],
+    remark: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    answer(None)
+    assert cli.main(["ingest", "orders", *files]) == 0
+    assert capsys.readouterr().err == remark
+
+
+def test_the_reason_of_a_failed_file_is_printed_once(
+    answer: Callable[[OdfError | None], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(InvalidInput(text="none of its rows fits"))
+    assert cli.main(["ingest", "orders", __file__]) == 1
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("none of its rows fits") == 1

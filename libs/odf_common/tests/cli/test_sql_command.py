@@ -50,3 +50,32 @@ def test_a_query_is_an_argument_an_option_or_the_input(
 def test_two_queries_are_refused(asked: list[str]) -> None:
     assert cli.main(["sql", "SELECT 1", "-c", "SELECT 2"]) == 2
     assert asked == []
+
+
+class Terminal(io.StringIO):
+    """Standard input that is typed."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(("arguments", "is_read"), [([], True), (["SELECT 1"], False)])
+def test_a_query_that_is_typed_is_waited_for_aloud(
+    asked: list[str],
+    arguments: Sequence[str],
+    is_read: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("SELECT 3"))
+    assert cli.main(["sql", *arguments, "-o", "json"]) == 0
+    assert capsys.readouterr().err == "reading a query from the terminal; end with Ctrl-D\n" * is_read
+    assert len(asked) == 1
+
+
+def test_a_query_that_is_piped_is_read_without_a_word(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sql", "-o", "json"]) == 0
+    assert (asked, capsys.readouterr().err) == (["SELECT 3"], "")
