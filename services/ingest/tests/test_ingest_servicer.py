@@ -8,7 +8,7 @@ from typing import Any, cast
 import grpc
 import pyarrow as pa
 import pytest
-from odf_testing.builders import a_dataset, a_hash
+from odf_testing.builders import a_chain, a_dataset, a_hash, a_polling_source, a_seed
 from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.local.key_files import NotOwned
@@ -25,6 +25,7 @@ from odf_ingest.api.grpc_servicer import IngestServicer, reports_of
 from odf_ingest.api.lookup import PushTargets
 from odf_ingest.commit.watermark import Lateness
 from odf_ingest.control.rejected_messages import MessageLocation
+from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
@@ -397,6 +398,20 @@ def test_a_source_is_resumed_and_a_message_skipped(servicer: Any, bench: Any) ->
         ("topic", 2, 9),
     ]
     assert {one.source_name for one in replies} == {"default"}
+
+
+def test_a_file_of_a_polling_source_is_skipped(servicer: Any, bench: Any) -> None:
+    polled: list[bool] = []
+
+    def poll(dataset: object, report: object, is_wanted: object, *, skips: bool) -> PollSummary:
+        polled.append(skips and dataset == bench.dataset and is_wanted == ACTIVE.is_active)
+        return PollSummary(skipped="a.csv: has no header" if len(polled) == 1 else "")
+
+    servicer._poller = SimpleNamespace(poll=poll)
+    servicer._queues = SimpleNamespace(state=lambda _: a_chain(a_seed(), a_polling_source()).state)
+    replies = [servicer.SkipMessage(wire.SourceRequest(ref="cities"), ACTIVE) for _ in range(2)]
+    assert [(one.skipped, one.file) for one in replies] == [(True, "a.csv: has no header"), (False, "")]
+    assert polled == [True, True]
 
 
 def test_a_sample_shows_columns_and_how_far_its_times_are_out_of_order(servicer: Any, tmp_path: Path) -> None:

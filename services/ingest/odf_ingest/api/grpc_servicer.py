@@ -30,6 +30,7 @@ from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
+from odf_ingest.control.source_control import means_polling_source
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
@@ -231,16 +232,21 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def SkipMessage(
         self, request: ingest_pb2.SourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SkipMessageReply:
-        """Skip the message at which a source is stopped; returns once it is a dead letter."""
+        """Skip the message or file at which a source is stopped; returns once that is recorded."""
         entry = self._entry(request.ref)
-        done = self._commands.skip(entry, request.source_name)
-        if done.skipped is None:
-            return ingest_pb2.SkipMessageReply(source_name=done.source)
-        partition, offset = done.skipped
+        if means_polling_source(self._queues.state(entry.dataset_id), request.source_name):
+            done = self._poller.poll(entry.dataset_id, lambda _: None, context.is_active, skips=True)
+            return ingest_pb2.SkipMessageReply(
+                source_name=DEFAULT_SOURCE, skipped=bool(done.skipped), file=done.skipped
+            )
+        skipped = self._commands.skip(entry, request.source_name)
+        if skipped.skipped is None:
+            return ingest_pb2.SkipMessageReply(source_name=skipped.source)
+        partition, offset = skipped.skipped
         return ingest_pb2.SkipMessageReply(
-            source_name=done.source,
+            source_name=skipped.source,
             skipped=True,
-            topic=done.topic,
+            topic=skipped.topic,
             partition=partition,
             offset=offset,
         )

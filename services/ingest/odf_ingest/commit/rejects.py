@@ -92,7 +92,7 @@ class RejectPolicy:
         """
         self._bus = bus
         self._blobs = blobs
-        self._name_of = name_of
+        self.name_of = name_of
 
     def settings(self, dataset: DatasetId, source: str) -> SourceSettings:
         """Return the settings of a source."""
@@ -208,7 +208,7 @@ class RejectPolicy:
         if not bad:
             return
         dataset = state.dataset_id
-        name = self._name_of(dataset)
+        name = self.name_of(dataset)
         metrics.BAD.labels(name, source).inc(len(bad))
         log.warning(
             "messages rejected",

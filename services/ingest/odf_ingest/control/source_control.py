@@ -114,7 +114,7 @@ class SourceControl:
     def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
         """Iterate over a dataset's sources, or the one with this name."""
         state = self._queues.state(entry.dataset_id)
-        if _is_polled(state, name):
+        if means_polling_source(state, name):
             yield self._polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
@@ -227,7 +227,7 @@ class SourceControl:
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply from its next batch; return its name."""
         state = self._queues.state(entry.dataset_id)
-        is_polled = _is_polled(state, name)
+        is_polled = means_polling_source(state, name)
         if "pollInterval" in changes and not is_polled:
             text = f"{entry.alias} has no polling source; push sources are read as messages arrive"
             raise InvalidInput(where="pollInterval", text=text)
@@ -335,7 +335,7 @@ def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> Sour
     return None
 
 
-def _is_polled(state: ChainState, name: str) -> bool:
+def means_polling_source(state: ChainState, name: str) -> bool:
     """Return whether the name, or its absence, means the dataset's polling source."""
     return state.polling_source is not None and not state.push_sources and name in {"", DEFAULT_SOURCE}
 

@@ -81,6 +81,16 @@ class TooLarge(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class FileRefused(InvalidInput):
+    """The content of a fetched file does not fit the source; nothing of it was committed."""
+
+    dataset: str
+
+    def advice(self) -> str:
+        return f"correct the file, or leave it out: `odf source skip {self.dataset}`"
+
+
+@dataclass(eq=False, kw_only=True)
 class FileReplaced(Refused):
     """A local file has changed since it was read, and not by new lines at its end; other files were read."""
 
@@ -95,7 +105,10 @@ class FileReplaced(Refused):
         )
 
     def advice(self) -> str:
-        return "restore the file and put other records into a new one, or move it out of the folder of the source"
+        return (
+            "restore the file and put other records into a new one; or move it out of the folder of the source; or "
+            "accept it as read: `odf source skip`"
+        )
 
 
 @dataclass(eq=False, kw_only=True)

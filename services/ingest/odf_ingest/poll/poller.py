@@ -5,7 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ import structlog
 
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput, OdfError
+from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetPollingSource
 from odf_common.metadata.fetching import (
@@ -35,10 +35,11 @@ from odf_common.metadata.steps import (
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.event_time_source import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Lines, Note, fetch
-from odf_ingest.poll.poll_errors import ForeignSource, NotPolled, PollCancelled
+from odf_ingest.poll.poll_errors import FileRefused, ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
 from odf_ingest.poll.templates import Secrets, filled_in, has_template
@@ -51,6 +52,8 @@ log = structlog.stdlib.get_logger(__name__)
 
 WAIT_SECONDS: Final = 0.2  # between checks whether a caller still waits for another poll
 NOTE: Final = "poll"
+PASSING: Final = (Unavailable, Conflict, PollCancelled)
+"""Errors that say nothing of a file's content."""
 Report = Callable[[str], None]
 IsWanted = Callable[[], bool]
 
@@ -61,6 +64,8 @@ class PollSummary:
 
     blocks: int = 0
     records: int = 0
+    skipped: str = ""
+    """Why a file was recorded as read without its records, with its place; empty if none was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +125,12 @@ class Poller:
         self._mutex = threading.Lock()
 
     @guarded
-    def poll(self, dataset: DatasetId, report: Report, is_wanted: IsWanted) -> PollSummary:
+    def poll(
+        self, dataset: DatasetId, report: Report, is_wanted: IsWanted, *, skips: bool = False
+    ) -> PollSummary:
         """Commit all that is new, and return how much that was; `report` takes descriptions of the progress.
+
+        If it `skips`, the first file that is refused is recorded as read, without its records, and the poll ends.
 
         Waits for a poll of the same dataset that is running, since that may have looked before the caller asked. Raises
         what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
@@ -130,7 +139,7 @@ class Poller:
         kept = self._kept(dataset)
         with _held(kept.lock, report, is_wanted):
             try:
-                polled = self._poll(dataset, kept, _Caller(report, is_wanted))
+                polled = self._poll(dataset, kept, _Caller(report, is_wanted), skips=skips)
             except PollCancelled:
                 raise
             except OdfError as error:
@@ -170,7 +179,7 @@ class Poller:
             failing_since=since or now,
         )
 
-    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller) -> PollSummary:
+    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller, *, skips: bool) -> PollSummary:
         state = self._queues.state(dataset)
         defined = _defined(state)
         self._require_trusted(dataset, defined)
@@ -185,7 +194,7 @@ class Poller:
         with _masked(secrets), scratch_folder(self._blobs) as folder:
             context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
             with closing(fetch(step, context)) as results:
-                return self._commit(state, kept, context, results)
+                return self._commit(state, kept, context, results, skips=skips)
 
     def _commit(
         self,
@@ -193,25 +202,59 @@ class Poller:
         kept: _Dataset,
         context: Context,
         results: Iterator[FetchedFile | FetchedMessages],
+        *,
+        skips: bool,
     ) -> PollSummary:
-        dataset, defined, done = state.dataset_id, _defined(state), PollSummary()
+        done, fault = PollSummary(), None
         for fetched in results:
             context.require_wanted()
+            try:
+                outcome = self._commit_fetched(state, kept, context, fetched)
+            except OdfError as error:
+                if not isinstance(fetched, FetchedFile) or isinstance(error, PASSING):
+                    raise
+                if skips:
+                    empty = replace(fetched, is_empty=True, fault=None)
+                    self._commit_fetched(state, kept, context, empty)
+                    return replace(done, blocks=done.blocks + 1, skipped=str(error))
+                if error is not fetched.fault:
+                    raise
+                fault = fault or error
+            else:
+                done = PollSummary(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
+        log.info("polled", dataset_id=str(state.dataset_id), blocks=done.blocks, records=done.records)
+        if fault is not None:
+            raise fault
+        return done
+
+    def _commit_fetched(
+        self, state: ChainState, kept: _Dataset, context: Context, fetched: FetchedFile | FetchedMessages
+    ) -> Outcome:
+        """Commit what was fetched; raises why it is not read, or not committed."""
+        defined = _defined(state)
+        is_file = isinstance(fetched, FetchedFile)
+        if isinstance(fetched, FetchedFile) and fetched.fault is not None:
+            raise fetched.fault
+        steps = () if isinstance(fetched, FetchedFile) and fetched.is_empty else defined.prepare or ()
+        try:
             batch = PolledBatch(
                 defined,
-                prepare_fetched(defined.prepare or (), fetched, context),
+                prepare_fetched(steps, fetched, context),
                 read_files=kept.read_files,
                 preparer=self._preparer,
                 rejecting=self._rejecting,
                 is_wanted=context.is_wanted,
             )
             with naming(fetched):
-                outcome = self._queues.commit(dataset, batch)
-            done = PollSummary(blocks=done.blocks + outcome.is_new, records=done.records + outcome.count)
-            self._rejecting.announce(outcome.state, batch.source, batch.rejected)
-            context.report(f"{fetched.label}: {outcome.count} records")
-        log.info("polled", dataset_id=str(dataset), blocks=done.blocks, records=done.records)
-        return done
+                outcome = self._queues.commit(state.dataset_id, batch)
+        except InvalidInput as error:
+            if type(error) is not InvalidInput or not is_file:
+                raise
+            alias = self._rejecting.name_of(state.dataset_id)
+            raise FileRefused(text=error.text, where=error.where, dataset=alias) from error
+        self._rejecting.announce(outcome.state, batch.source, batch.rejected)
+        context.report(f"{fetched.label}: {outcome.count} records")
+        return outcome
 
     def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
         defined = _defined(state)

@@ -144,7 +144,7 @@ def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_n
         assert (attempt.failures, attempt.failing_since) == (failures, ended[0])
         bench.clock.ms += 1
 
-    def cancelled(*_: Any) -> PollSummary:
+    def cancelled(*_: Any, **_options: Any) -> PollSummary:
         raise PollCancelled
 
     last = poller.last_attempt(bench.dataset)
@@ -153,7 +153,7 @@ def test_failures_in_a_row_are_counted_since_the_first_and_a_cancelled_poll_is_n
         poller.poll(bench.dataset, lambda _: None, lambda: True)
     assert poller.last_attempt(bench.dataset) == last
 
-    poller._poll = lambda *_: PollSummary()
+    poller._poll = lambda *_, **_options: PollSummary()
     poller.poll(bench.dataset, lambda _: None, lambda: True)
     done = poller.last_attempt(bench.dataset)
     assert (done.error, done.failures, done.failing_since) == (None, 0, None)

@@ -110,7 +110,8 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
 def skip(*, dataset: str, source: str, output: str) -> None:
     """Skip the message at which a source is stopped: it becomes a dead letter, and the source continues.
 
-    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts.
+    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts. Of a polling source,
+    skip the next file that is refused: it is recorded as read, without its records, until it changes.
 
     \b
     Example:
@@ -121,10 +122,14 @@ def skip(*, dataset: str, source: str, output: str) -> None:
             SourceRequest(ref=dataset, source_name=source), timeout=clients.STREAM_TIMEOUT_SECONDS
         )
     position = {"topic": reply.topic, "partition": reply.partition, "offset": reply.offset}
-    where = position if reply.skipped else dict.fromkeys(position)
+    where = position if reply.skipped and not reply.file else dict.fromkeys(position)
+    if reply.file:
+        where = {"file": reply.file}
     print_object({"source": reply.source_name, "skipped": reply.skipped, **where}, output)
-    if not reply.skipped:
-        remark("no message failed this time; the source continues")
+    if reply.file:
+        remark(f"recorded as read, without its records; `odf pull {dataset}` reads the files after it")
+    elif not reply.skipped:
+        remark("nothing failed this time; the source continues")
 
 
 def _complete_setting(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from odf_common.adapters.networks import Networks
+from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
@@ -101,6 +102,8 @@ class FetchedFile:
     """Returns whether this content, or newer, is in the chain by now."""
     is_empty: bool = False
     """Whether there is a new state and no content, not even that of an empty file."""
+    fault: OdfError | None = None
+    """Why it is not read, although it is new; raised after the other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,25 +47,19 @@ class _Match:
 
 @fetch.register
 def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedFile]:
-    """Iterate over the new files that match now. Raises `FileReplaced` after them."""
+    """Iterate over the new files that match now; the fault `FileReplaced` is that of a changed one."""
     new = [file for file in _matches(step, context) if _may_be_new(file, context)]
-    copy, replaced = context.folder / "fetched", None
+    copy = context.folder / "fetched"
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
-        try:
-            fetched = _fetched(match, copy, context)
-        except FileReplaced as error:
-            replaced = replaced or error
-        else:
-            if fetched is not None:
-                yield fetched
+        fetched = _fetched(match, copy, context)
+        if fetched is not None:
+            yield fetched
         copy.unlink(missing_ok=True)
-    if replaced is not None:
-        raise replaced
 
 
 def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
-    """Copy a file, or its new lines; None if there is nothing new. Raises `FileReplaced`."""
+    """Copy a file, or its new lines; None if there is nothing new, or nothing yet."""
     digest, status = copy_file(match.path, copy, context, match.name)
     read = ReadFile(
         name=match.name, size=copy.stat().st_size, modified=status.st_mtime_ns, digest=str(digest)
@@ -73,12 +67,11 @@ def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
     previous = context.position.files.get(match.name)
     if previous is not None and previous.digest == read.digest:
         return None
-    if (
-        previous is not None
-        and context.is_continued
-        and not (context.lines and has_new_lines(copy, previous))
-    ):
-        raise FileReplaced(what=match.name)
+    continued = previous if context.is_continued else None
+    if continued is not None and not (context.lines and has_new_lines(copy, continued)):
+        return replace(_file(match, copy, read), fault=FileReplaced(what=match.name))
+    if not read.size and not context.takes_whole_batches:
+        return None  # it has just been created, or a program has left it so: no format has records in it
     if not is_complete(match.path, status, copy, context, match.name):
         log.info("the last line of a file is not complete", file=match.name)
         # A snapshot without its last rows would retract them.
@@ -87,8 +80,12 @@ def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
         read = without_last_line(copy, read)
         if not read.size or (previous is not None and previous.digest == read.digest):
             return None
-    if previous is not None and context.is_continued and context.lines is not None:
-        keep_new_lines(copy, previous, context.lines)
+    if continued is not None and context.lines is not None:
+        keep_new_lines(copy, continued, context.lines)
+    return _file(match, copy, read)
+
+
+def _file(match: _Match, copy: Path, read: ReadFile) -> FetchedFile:
     return FetchedFile(
         label=match.name,
         file=copy,
