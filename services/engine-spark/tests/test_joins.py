@@ -5,15 +5,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 from odf_testing.engine import (
-    FROM,
     HOUR,
     HOURLY,
     MINUTE,
-    TO,
     A,
     Block,
     Make,
-    R,
     flight,
     ms,
     reading,
@@ -69,23 +66,6 @@ def test_every_kind_of_join_is_by_window(derive: Make, kind: str) -> None:
     assert set(joined.rows()) == expected[kind]
 
 
-def test_a_version_that_was_corrected_was_valid_until_then(derive: Make) -> None:
-    query = (
-        "SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w "
-        "ON f.origin = w.origin"
-    )
-    joined = derive(
-        sql(query),
-        flights=[Block(rows=[flight(15), flight(25), flight(35)], watermark=HOUR)],
-        weather=[
-            Block(rows=[reading(10, 1.0), reading(10, 1.0, op=FROM), reading(20, 2.0, op=TO)]),
-            Block(rows=[reading(30, 3.0), reading(30, 3.0, op=R)], watermark=HOUR),
-        ],
-    )
-    joined.pull()
-    assert joined.rows() == [(A, 15, 1.0), (A, 25, 2.0), (A, 35, 2.0)]
-
-
 def test_a_join_without_bounds_reads_old_rows_only_for_new_partners(
     derive: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,48 +102,6 @@ AS_OF = (
 )
 
 
-@pytest.mark.parametrize(
-    ("to", "held"),
-    [
-        (reading(5, 2.0, op=TO), [None, 2.0, 2.0]),
-        (reading(20, 2.0, op=TO), [None, 1.0, 2.0]),
-        (reading(20, 2.0, "LGA", op=TO), [None, None, None]),
-    ],
-    ids=["an earlier time", "a later time", "another key"],
-)
-def test_a_version_may_be_corrected(derive: Make, to: tuple[object, ...], held: list[float | None]) -> None:
-    joined = derive(
-        sql(AS_OF),
-        flights=[Block(rows=[flight(4), flight(12), flight(30)], watermark=HOUR)],
-        weather=[
-            Block(rows=[reading(10, 1.0), reading(10, 1.0, op=FROM), to], watermark=HOUR),
-        ],
-    )
-    joined.pull()
-    assert [row[-1] for row in joined.rows()] == held
-
-
-def test_versions_that_are_windows_are_of_corrected_records(derive: Make) -> None:
-    steps = (
-        (
-            "v",
-            (
-                "SELECT window.start AS t, origin, count(*) AS n, sum(temp) AS s FROM weather "
-                "GROUP BY window(time_hour, '10 minutes'), origin"
-            ),
-        ),
-        AS_OF.replace("w.temp", "n, s").replace("weather", "v"),
-    )
-    readings = [reading(1, 1.0), reading(2, 3.0), reading(2, 3.0, op=FROM), reading(3, 5.0, op=TO)]
-    joined = derive(
-        sql(*steps),
-        flights=[Block(rows=[flight(12 * MINUTE)], watermark=HOUR)],
-        weather=[Block(rows=readings, watermark=HOUR)],
-    )
-    joined.pull()
-    assert joined.rows() == [(A, 12 * MINUTE, 2, 6.0)]
-
-
 @pytest.mark.parametrize("zero", [0.0, -0.0])
 def test_zeros_match_whatever_their_sign_and_block(derive: Make, zero: float) -> None:
     query = (
@@ -186,8 +124,7 @@ def test_of_versions_at_one_time_the_last_to_come_holds(derive: Make, table: str
     query = f"SELECT f.time_hour AS event_time, w.temp FROM flights f JOIN {table} FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.origin = w.origin"
     weather = [
         reading(10, 50.0),
-        reading(10, 50.0, op=FROM),
-        reading(10, 20.0, op=TO),
+        reading(10, 20.0),
         reading(11, 9.0),
         reading(11, 5.0),
     ]

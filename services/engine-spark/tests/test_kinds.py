@@ -40,9 +40,7 @@ def derivative(spark: Spark, kind: str, folder: Path) -> Derivative:
     return Derivative(
         transforms=Transforms(spark, is_signed=False),
         transform=sql(*KINDS[kind]),
-        chains=[
-            chain(name, blocks, folder) for name, blocks in chains(KINDS[kind], back=40 * MINUTE).items()
-        ],
+        chains=[chain(name, blocks, folder) for name, blocks in chains(kind, back=40 * MINUTE).items()],
         folder=folder,
     )
 

@@ -12,7 +12,6 @@ from odf_testing.engine import (
     MINUTE,
     Block,
     Make,
-    R,
     flight,
     reading,
     sql,
@@ -33,15 +32,9 @@ def _random_blocks(
 
 def test_batching_does_not_matter(derive: Make) -> None:
     source = random.Random(11)
-    seen: list[tuple[object, ...]] = []
-
-    def any_flight(at: int) -> tuple[object, ...]:
-        if seen and source.random() < 0.2:
-            return (R, *source.choice(seen)[1:])
-        seen.append(flight(at, source.uniform(0, 1), origin=source.choice(["JFK", "LGA"])))
-        return seen[-1]
-
-    flights = _random_blocks(source, any_flight, 9)
+    flights = _random_blocks(
+        source, lambda at: flight(at, source.uniform(0, 1), origin=source.choice(["JFK", "LGA"])), 9
+    )
     weather = _random_blocks(
         source, lambda at: reading(at, source.uniform(0, 9), source.choice(["JFK", "LGA"])), 9
     )

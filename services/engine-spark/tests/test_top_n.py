@@ -11,7 +11,7 @@ import pytest
 from odf_testing.engine_changes import Row, changes, packed, plain
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.operators.changes import Changes
+from odf_engine_spark.operators.changes import Changes, NothingToRetract
 from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.top_n import SortKey, top_n
 
@@ -62,19 +62,20 @@ def test_a_correction_is_applied_as_a_whole() -> None:
     assert plain(out) == []
 
 
-def test_of_equal_rows_the_latest_is_retracted_and_unknown_ones_are_not() -> None:
+def test_of_equal_rows_the_latest_is_retracted() -> None:
     types = (pa.string(), pa.float64(), pa.string())
     step = partial(top_n, partition=[0], order=[SortKey(1)], limit=1)
     rows = [
         (A, "k", 0.0, "one"),
         (A, "k", -0.0, "two"),
-        (R, "k", 1.0, "x"),
-        (R, "q", 0.0, "one"),
         (R, "k", 0.0, "two"),
     ]
     out, state = step(changes(types, rows), None)
     assert plain(out) == [(A, "k", 0.0, "one", 1)]
     assert state.column(2).to_pylist() == ["one"]
+    for unknown in [(R, "k", 1.0, "x"), (R, "q", 0.0, "one"), (FROM, "k", 0.0, "two")]:
+        with pytest.raises(NothingToRetract):
+            step(changes(types, [(A, "q", 1.0, "x"), unknown]), state)
 
 
 def test_columns_that_are_not_output_order_and_distinguish_rows() -> None:

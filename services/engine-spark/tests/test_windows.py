@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from odf_testing.engine import COUNTS, FROM, HOUR, MINUTE, TO, A, Block, Make, R, flight, ms, sql
+from odf_testing.engine import COUNTS, HOUR, MINUTE, A, Block, Make, flight, ms, sql
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.times import Lateness
@@ -43,31 +43,6 @@ def test_rows_of_the_block_that_sets_the_watermark_are_in_time(derive: Make) -> 
     hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(10, 1.0)], watermark=5 * HOUR)])
     hourly.pull()
     assert hourly.rows() == [(A, 0, "JFK", 1, 1.0)]
-
-
-def test_retractions_and_corrections_are_netted_before_aggregation(derive: Make) -> None:
-    rows = [
-        flight(1, 1.0), flight(2, 2.0), flight(1, 1.0, R), flight(2, 2.0, FROM), flight(3, 5.0, TO),
-        flight(9, 9.0, R), flight(4, None), flight(4, None, R),
-    ]  # fmt: skip
-    hourly = derive(sql(COUNTS), flights=[Block(rows=rows[:2]), Block(rows=rows[2:], watermark=HOUR)])
-    hourly.pull(1)
-    hourly.pull(2)
-    assert hourly.rows() == [(A, 0, "JFK", 1, 5.0)]
-
-
-def test_zero_is_retracted_whatever_its_sign(derive: Make) -> None:
-    blocks = [Block(rows=[flight(1, 0.0), flight(2, -0.0), flight(1, -0.0, R)], watermark=HOUR)]
-    hourly = derive(sql(COUNTS), flights=blocks)
-    hourly.pull()
-    assert hourly.rows() == [(A, 0, "JFK", 1, 0.0)]
-
-
-def test_a_correction_moves_a_record_to_another_window(derive: Make) -> None:
-    rows = [flight(1, 1.0), flight(2, 3.0), flight(1, 1.0, FROM), flight(HOUR + 1, 1.0, TO)]
-    hourly = derive(sql(COUNTS), flights=[Block(rows=rows, watermark=2 * HOUR)])
-    hourly.pull()
-    assert hourly.rows() == [(A, 0, "JFK", 1, 3.0), (A, HOUR, "JFK", 1, 1.0)]
 
 
 def test_results_are_in_total_order_nulls_first(derive: Make) -> None:

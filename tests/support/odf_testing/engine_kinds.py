@@ -1,4 +1,4 @@
-"""A query of every kind, and random inputs for it: out of order, partly late, partly retracted."""
+"""A query of every kind, and random inputs for it: out of order, partly late, and for changelogs partly retracted."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -175,6 +175,15 @@ KINDS: Final[Mapping[str, Steps]] = {
         ),
         "SELECT window.start AS event_time, origin, count(*) AS n FROM k GROUP BY window(t, '10 minutes'), origin",
     ],
+    "windows that change at once": [
+        (
+            "SELECT /*+ CHANGES */ window.start AS event_time, origin, sum(dep_delay) AS s, max(flight) AS m FROM flights "
+            "GROUP BY window(time_hour, '20 minutes'), origin"
+        )
+    ],
+    "sliding windows that change at once": [
+        f"SELECT /*+ CHANGES */ window.end AS event_time, origin, count(*) AS n, avg(dep_delay) AS a FROM flights {SLIDING}"
+    ],
     "distinct": ["SELECT DISTINCT time_hour AS event_time, origin FROM flights"],
     "the greatest of windows": [
         ("b", f"SELECT window, origin, count(*) AS n FROM flights {SLIDING}"),
@@ -210,6 +219,14 @@ KINDS: Final[Mapping[str, Steps]] = {
         "SELECT max(t) AS event_time, origin, sum(n) AS n FROM b GROUP BY origin",
     ],
 }  # fmt: skip
+CHANGELOGS: Final = (
+    "map and filter",
+    "groups",
+    "first places",
+    "first places of groups",
+    "windows that change at once",
+    "sliding windows that change at once",
+)
 
 
 def blocks(
@@ -228,8 +245,9 @@ def blocks(
     return [*made, Block(watermark=3000 * HOUR)]
 
 
-def chains(steps: Steps, *, back: int) -> dict[str, list[Block]]:
-    """Return the same random inputs for the same query: some records are retracted or corrected."""
+def chains(kind: str, *, back: int) -> dict[str, list[Block]]:
+    """Return the same random inputs for the same query; some records for changelogs are retracted or corrected."""
+    steps = KINDS[kind]
     source = random.Random(7)
 
     def any_flight(at: int) -> tuple[object, ...]:
@@ -244,6 +262,8 @@ def chains(steps: Steps, *, back: int) -> dict[str, list[Block]]:
         seen: list[tuple[object, ...]] = []
 
         def some(at: int) -> Sequence[tuple[object, ...]]:
+            if kind not in CHANGELOGS:
+                return [make(at)]
             chance = source.random() if seen else 1
             old = seen.pop(source.randrange(len(seen))) if chance < 0.25 else None
             if old is not None and chance < 0.15:

@@ -92,11 +92,21 @@ class PassingEngine:
         past: Past | None = None,
         *,
         is_new: bool = False,
+        retracting: Mapping[str, str] | None = None,
     ) -> ValidatedQuery:
         _require_select(transform)
         self._require(transform)
         schema = next(iter(inputs.values()), None)
-        return ValidatedQuery(tables=tuple(inputs), schema=schema, is_stateful=False, version=self.version)
+        is_final = any("window(" in step.query for step in transform.queries or ())
+        reasons = [f"{name} {why}" for name, why in (retracting or {}).items()]
+        return ValidatedQuery(
+            tables=tuple(inputs),
+            schema=schema,
+            is_stateful=False,
+            version=self.version,
+            can_retract=bool(reasons) and not is_final,
+            retraction_refusal=f"windows are final, but {reasons[0]}" if reasons and is_final else "",
+        )
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
         self.preprocess_schemas.append(schema)

@@ -86,6 +86,10 @@ class ValidatedQuery:
     schema: pa.Schema | None
     is_stateful: bool
     version: str | None = None
+    can_retract: bool = False
+    """Its records may be retracted later."""
+    retraction_refusal: str = ""
+    """Why it cannot read inputs whose records may be retracted, with what to write instead; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +173,7 @@ class Engine(Protocol):
         Raises `QueryTooSlow`, and `QueryNotWanted` soon after `is_wanted` returns False.
         """
 
-    def validate(
+    def validate(  # noqa: PLR0913 - the fields of the request
         self,
         transform: Transform,
         inputs: Mapping[str, pa.Schema],
@@ -178,10 +182,12 @@ class Engine(Protocol):
         past: Past | None = None,
         *,
         is_new: bool = False,
+        retracting: Mapping[str, str] | None = None,
     ) -> ValidatedQuery:
         """Check a transform: without inputs its syntax only, with a `past` also whether it can continue from that.
 
-        One that `is_new` is refused if decimals would lose places.
+        One that `is_new` is refused if decimals would lose places. `retracting` has the inputs whose records may be
+        retracted later, and why.
         """
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:

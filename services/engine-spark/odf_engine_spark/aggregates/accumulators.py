@@ -33,10 +33,10 @@ class Accumulator(Protocol[V_contra]):
 
 
 class Retractable(Accumulator[V_contra], Protocol[V_contra]):
-    """An accumulator that can also remove values; removing an unknown value does nothing if that is detectable."""
+    """An accumulator that can also remove values."""
 
-    def take(self, value: V_contra) -> None:
-        """Remove a value."""
+    def take(self, value: V_contra) -> bool:
+        """Remove a value; return False if it was never added, as far as that is known."""
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class Count:
     def add(self, value: object) -> None:
         self.count += 1
 
-    def take(self, value: object) -> None:
-        if self.count:
-            self.count -= 1
+    def take(self, value: object) -> bool:
+        self.count -= 1
+        return self.count >= 0
 
     def value(self) -> Plain:
         return self.count
@@ -79,10 +79,11 @@ class Whole:
         self.count += 1
         self._set(self.total + value)
 
-    def take(self, value: int) -> None:
-        if self.count:
-            self.count -= 1
-            self._set(self.total - value if self.count else 0)
+    def take(self, value: int) -> bool:
+        self.count -= 1
+        total = self.total - value
+        self._set(total)
+        return self.count > 0 or (self.count == 0 and not total)
 
     def _set(self, total: int) -> None:
         if not -self.limit <= total < self.limit:
@@ -137,26 +138,27 @@ class Exact:
         self.inexact.add(value)
         self._note(value, 1)
 
-    def take(self, value: float) -> None:
-        if self.inexact.count <= 1:
-            self.inexact = DoubleSum(self.finish)
-            self.exact = self.nans = self.infinities = self.negative_infinities = 0
-            self.is_exact = False
-            return
+    def take(self, value: float) -> bool:
         self.inexact.count -= 1
-        self.is_exact = True
         self._note(value, -1)
+        specials = (self.nans, self.infinities, self.negative_infinities)
+        self.is_exact = self.inexact.count > 0
+        if self.is_exact:
+            return min(specials) >= 0
+        is_empty = not (self.inexact.count or self.exact or any(specials))
+        self.inexact = DoubleSum(self.finish)
+        return is_empty
 
     def _note(self, value: float, times: int) -> None:
         if math.isfinite(value):
             top, bottom = value.as_integer_ratio()
             self.exact += times * top << _UNIT + 1 - bottom.bit_length()
         elif math.isnan(value):
-            self.nans = max(self.nans + times, 0)
+            self.nans += times
         elif value > 0:
-            self.infinities = max(self.infinities + times, 0)
+            self.infinities += times
         else:
-            self.negative_infinities = max(self.negative_infinities + times, 0)
+            self.negative_infinities += times
 
     def value(self) -> Plain:
         total = self._rounded() if self.is_exact else self.inexact.total

@@ -56,7 +56,7 @@ class Values:
         if len(self.notes) > _NOTES + 2 * len(self.values if self.counts is None else self.counts):
             self._counted()
 
-    def take(self, value: Plain) -> None:
+    def take(self, value: Plain) -> bool:
         counts = self._counted()
         count = counts.get(value, 0)
         if count > 1:
@@ -65,6 +65,7 @@ class Values:
             del counts[value]
             if value == self.best:
                 self.best = self._next(counts)
+        return count > 0
 
     def _counted(self) -> dict[Plain, int]:
         """Return how often each value occurs, and clear the notes."""

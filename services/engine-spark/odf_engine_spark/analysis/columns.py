@@ -160,21 +160,6 @@ def version_time(tree: Tree, flow: Flow) -> int:
     return (raw or times)[0]
 
 
-def name_in_input(tree: Tree, column: int) -> str | None:
-    """Return the input's name of a column that a plan passes on unchanged, None for a computed column."""
-    match tree.kind:
-        case "LocalRelation":
-            return next((name for name, own in output(tree) if own == column), None)
-        case "Project":
-            definition = next(field for field in tree.part("projectList") if field.id == column)
-            value = definition.children[0] if definition.kind == "Alias" else definition
-            return name_in_input(tree.children[0], value.id) if value.kind == "AttributeReference" else None
-        case "View" | "SubqueryAlias" | "PipeOperator" | "ResolvedHint" | "Filter":
-            return name_in_input(tree.children[0], column)
-        case _:
-            return None
-
-
 def named(column: Tree, flow: Flow) -> Flow:
     """Return the flow with what is known of a column that a projection computes."""
     value = column.children[0]

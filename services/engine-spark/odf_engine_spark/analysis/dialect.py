@@ -1,7 +1,8 @@
-"""SQL extensions beyond Spark: temporal joins and allowed lateness.
+"""SQL extensions beyond Spark: temporal joins, allowed lateness, and windows as changelogs.
 
 `JOIN prices FOR SYSTEM_TIME AS OF t.event_time AS p` is replaced by the name of a view before Spark parses the SQL,
-padded so that positions in error messages stay right. `/*+ LATE('2 days') */` is a hint, which Spark ignores.
+padded so that positions in error messages stay right. `/*+ LATE('2 days') */` and `/*+ CHANGES */` are hints, which
+Spark ignores.
 """
 
 import math
@@ -36,6 +37,7 @@ _AS_OF: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LATE: Final = "LATE"
+_CHANGES: Final = "CHANGES"
 # Words after which an expression begins, or a name: an END there is a column, or the name of a window.
 _BEFORE_OPERANDS: Final = names_in(
     "ALL AND ANY BETWEEN CASE COLLATE DISTINCT DIV ELSE ESCAPE EXISTS FROM ILIKE IN INTERVAL IS LIKE NOT OR OVER "
@@ -214,3 +216,12 @@ def lateness(tree: Tree) -> int | None:
                 )
             return bound
     return None
+
+
+def emits_changes(tree: Tree) -> bool:
+    """Return whether groups by time are emitted with each change (the hint CHANGES), not when the watermark passes."""
+    hints = [node for node in tree.walk() if node.kind == "UnresolvedHint"]
+    own = [hint for hint in hints if str(hint.fields["name"]).upper() == _CHANGES]
+    if any(hint.part("parameters") for hint in own):
+        raise InvalidQuery(text="the hint CHANGES takes no parameters: write /*+ CHANGES */")
+    return bool(own)

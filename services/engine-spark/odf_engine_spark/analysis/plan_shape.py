@@ -18,7 +18,6 @@ from odf_engine_spark.analysis.columns import (
     column_of_time,
     end_time_of,
     is_of_event_time,
-    name_in_input,
     named,
     output,
     reference,
@@ -30,7 +29,16 @@ from odf_engine_spark.analysis.columns import (
 from odf_engine_spark.analysis.flow import Flow, joined, united
 from odf_engine_spark.analysis.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.analysis.limits import Limits
-from odf_engine_spark.analysis.times import FOREVER, STRICT, Span, Time, Times, known_of, made_window
+from odf_engine_spark.analysis.times import (
+    FOREVER,
+    STRICT,
+    Span,
+    Time,
+    Times,
+    is_window,
+    known_of,
+    made_window,
+)
 from odf_engine_spark.analysis.windowing import Over, in_time, read_over
 from odf_engine_spark.spark.tree import Tree
 
@@ -52,7 +60,6 @@ class Node:
     over: Over | None = None
     # Of a temporal join: the columns with the time asked for and the version's start.
     times: tuple[int, int] = (0, 0)
-    key_names: tuple[str, ...] = ()  # the input's names of the compared columns, if the table is an input
     behind: int = 0  # of a running OVER: how long after its time a record is final
     limit: int = 0
 
@@ -62,15 +69,32 @@ class Node:
         return self.tree.kind == "Distinct"
 
 
-def shape_of(tree: Tree, inputs: Mapping[str, InputColumns], as_of: Mapping[str, AsOf]) -> Node:
-    """Return a transform's plan with what is known of it; raises `InvalidQuery` naming what is supported."""
-    return _Reader(inputs, as_of).node(tree)
+def shape_of(
+    tree: Tree,
+    inputs: Mapping[str, InputColumns],
+    as_of: Mapping[str, AsOf],
+    *,
+    emits_changes: bool = False,
+) -> Node:
+    """Return a transform's plan with what is known of it; raises `InvalidQuery` naming what is supported.
+
+    With `emits_changes` (the hint CHANGES), groups by time are groups like any other.
+    """
+    node = _Reader(inputs, as_of, emits_changes).node(tree)
+    if emits_changes and not _has_groups(node):
+        raise InvalidQuery(text="the hint CHANGES is for GROUP BY, such as by a window: remove it")
+    return node
+
+
+def _has_groups(node: Node) -> bool:
+    return node.cut == "grouped" or any(_has_groups(child) for child in node.children)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     inputs: Mapping[str, InputColumns]
     as_of: Mapping[str, AsOf]
+    emits_changes: bool = False
     limits: Limits = field(default_factory=Limits)
     joined: set[str] = field(default_factory=set)  # views on the right side of a temporal join so far
     origins: dict[str, frozenset[str]] = field(default_factory=dict)  # the inputs of each stream
@@ -142,13 +166,16 @@ class _Reader:
         below = self.node(tree.children[0])
         flow = using(tree, below.flow)
         for column in tree.part("projectList"):
-            if column.kind == "Alias":
+            is_group = self.emits_changes and is_window(column)
+            if column.kind == "Alias" and not is_group:
                 flow = named(column, flow)
         return Node(tree=tree, children=(below,), flow=flow)
 
     def _expand(self, tree: Tree) -> Node:
         below = self.node(tree.children[0])
         struct, *_ = tree.part("projections")
+        if self.emits_changes and is_window(struct):
+            return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
         frame = made_window(struct, below.flow.times)
         if frame is None:
             text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: use a dataset per GROUP BY"
@@ -178,11 +205,16 @@ class _Reader:
         else:
             columns = tree.part("aggregateExpressions")
         session = session_of(keys, below.tree)
+        if session and self.emits_changes:
+            raise InvalidQuery(
+                text="session_window cannot have the hint CHANGES, since a record may join two sessions: use windows "
+                "of a fixed length, or remove the hint"
+            )
         if session:
             return self._in_sessions(tree, below, columns, *session)
         times = [(index, end_time_of(known_of(key, below.flow.times))) for index, key in enumerate(keys)]
         key_times = {index: time for index, time in times if time is not None}
-        if not key_times:
+        if not key_times or self.emits_changes:
             return self._grouped(tree, below)
         below.flow.require_final("GROUP BY a time")
         spans = {index: time.span for index, time in key_times.items()}
@@ -309,13 +341,8 @@ class _Reader:
             if isinstance(time, Time)
         }
         node = self._made(tree, (left, right), "as_of", times=times, condition=condition)
-        right_columns = {column for _, column in output(tree.children[1])}
-        compared = [column for pair in condition.equal for column in pair if column in right_columns]
-        names = tuple(name_in_input(tree.children[1], column) or "" for column in compared)
         waited = (waits, left_time.span.upper)
-        return replace(
-            node, waits=waited, times=(time_column, version_column), key_names=names if all(names) else ()
-        )
+        return replace(node, waits=waited, times=(time_column, version_column))
 
     def _made(
         self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, times: Times, **more: object

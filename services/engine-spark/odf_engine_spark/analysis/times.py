@@ -214,24 +214,28 @@ def _coarser(base: Time, size: int, *, offset: int = 0, unit: str = "") -> Laten
     return Lateness(slide=size, size=size, offset=(fine.offset + offset) % size, unit=unit)
 
 
+def is_window(value: Tree) -> bool:
+    """Return whether an expression is an analysed `window(…)`: a struct of conversions without a name in SQL."""
+    struct = value.children[0] if value.kind == "Alias" else value
+    kinds = {node.kind for node in struct.walk()}
+    return struct.kind == "CreateNamedStruct" and {"PreciseTimestampConversion", "Remainder"} <= kinds
+
+
 def made_window(struct: Tree, times: Times) -> Frame | None:
-    """Return the windows that Spark's analyser makes of `window(…)`: a struct of conversions without a name in SQL.
+    """Return the windows of an analysed `window(…)`, None for any other struct.
 
     Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.
     """
-    nodes = list(struct.walk())
-    if struct.kind != "CreateNamedStruct" or not any(n.kind == "PreciseTimestampConversion" for n in nodes):
+    if not is_window(struct):
         return None
-    remainders = [node for node in nodes if node.kind == "Remainder"]
-    if not remainders:
-        return None
+    remainders = [node for node in struct.walk() if node.kind == "Remainder"]
     slide = int(remainders[0].children[1].fields["value"])
     timestamp, offset = remainders[0].children[0].children
     if int(offset.fields["value"]):
         raise InvalidQuery(text="windows cannot start at an offset: omit the fourth argument of window()")
     base = time_of(timestamp.children[0], times)
     if base is None:
-        raise InvalidQuery(text="window() needs the input's event time column, or a column computed from it")
+        raise _no_window_time(timestamp.children[0])
     size = _length(struct)
     if size % slide:
         raise InvalidQuery(text="a window's length has to be a multiple of its slide")
@@ -240,6 +244,16 @@ def made_window(struct: Tree, times: Times) -> Frame | None:
     if windows is not None:  # overlapping windows are identified by their ends, which have to be event times
         windows = None if windows.offset and slide < size else replace(windows, size=size)
     return Frame(end=end, size=size, slide=slide, windows=windows)
+
+
+def _no_window_time(value: Tree) -> InvalidQuery:
+    text = "window() needs the input's event time column, or a column computed from it"
+    zones = [node.children[1] for node in value.walk() if node.kind == "FromUTCTimestamp"]
+    if zones:
+        zone = zones[0].fields.get("value", "<zone>")
+        local = f"from_utc_timestamp(<event time>, '{zone}')"
+        text += f"; local days have 23 to 25 hours: GROUP BY to_date({local}), or date_trunc('hour', {local})"
+    return InvalidQuery(text=text)
 
 
 def _length(struct: Tree) -> int:

@@ -20,6 +20,15 @@ TO: Final = int(Operation.CORRECT_TO)
 TAKES_AWAY: Final = frozenset({RETRACT, FROM})
 
 
+class NothingToRetract(Exception):
+    """A change takes back a record that does not exist, as far as the state can tell."""
+
+    def __init__(self, row: int) -> None:
+        """Note the change's position."""
+        super().__init__(row)
+        self.row = row
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
     """Records and their operations, one per record. Columns are addressed by position."""

@@ -16,6 +16,7 @@ from odf_engine_spark.operators.changes import (
     TAKES_AWAY,
     TO,
     Changes,
+    NothingToRetract,
     positional,
     steps,
 )
@@ -56,23 +57,23 @@ class _Grouping:
                 folded.add(value)
 
     def take(self, code: int, row: int) -> None:
-        """Remove a record from its group, if the group exists."""
+        """Remove a record from its group; raises `NothingToRetract` if the group does not have it."""
         group = self.groups.get(code)
         if group is None:
-            return
+            raise NothingToRetract(row)
         group.records -= 1
         for folded, values in zip(group.folded, self.arguments, strict=True):
             value = values[row]
-            if value is not None:
-                folded.take(value)
+            if value is not None and not folded.take(value):
+                raise NothingToRetract(row)
+        if not group.records and any(folded.value() for folded in group.folded):
+            raise NothingToRetract(row)
 
     def show(self, code: int) -> None:
         """Emit the change of a group's row."""
-        group = self.groups.get(code)
-        if group is None:
-            return
+        group = self.groups[code]
         old = group.shown
-        if group.records <= 0:
+        if not group.records:
             del self.groups[code]
             if old is not None:
                 self.put(RETRACT, group.birth, old)
@@ -102,7 +103,7 @@ def grouped(
 
     Results have the keys, then the aggregates' values. A group exists from its first record to its last; without
     aggregates its row is its key alone, as for DISTINCT. Raises `ValueError` if `state` is malformed, `InvalidQuery`
-    for unsupported aggregates.
+    for unsupported aggregates, `NothingToRetract` for a record that its group does not have.
     """
     by, inputs = changes.records.columns[:keys], changes.records.columns[keys:]
     folds = [

@@ -15,6 +15,7 @@ from odf_engine_spark.operators.changes import (
     TAKES_AWAY,
     ChangelogBuilder,
     Changes,
+    NothingToRetract,
     canonical,
     positional,
     steps,
@@ -111,10 +112,11 @@ class _Ranking:
                         equal_rows.append(self.old + index)
                     continue
                 mask[self.old + index] = False
-                if equal_rows:
-                    row = equal_rows.pop()
-                    mask[row] = False
-                    top.take(int(self.keys[row]))
+                if not equal_rows:
+                    raise NothingToRetract(index)
+                row = equal_rows.pop()
+                mask[row] = False
+                top.take(int(self.keys[row]))
             for partition, first in before.items():
                 self._show(first, self.tops[partition].first)
         return mask
@@ -154,9 +156,9 @@ def top_n(
     """Return the changelog of the top-N rows per partition and the new state: every row, in order of arrival.
 
     Results have the first `outputs` columns, by default all, and the rank, int32, from 1. Of rows that tie, the earlier
-    one ranks first. A retraction removes the latest row that is equal in all columns, or does nothing. Without
-    retractions only the top rows of the state are read. Raises `ValueError` if `state` is malformed, `InvalidQuery` for
-    types that cannot be ordered.
+    one ranks first. A retraction removes the latest row that is equal in all columns. Without retractions only the top
+    rows of the state are read. Raises `ValueError` if `state` is malformed, `InvalidQuery` for types that cannot be
+    ordered, `NothingToRetract` if no row is equal.
     """
     new = positional(changes.records.columns)
     old, flags = _checked(state, new.schema)

@@ -49,7 +49,7 @@ def function_of(call: Java) -> Function:
     if function not in FUNCTIONS or not is_plain or call.aggregateFunction().children().size() != 1:
         raise InvalidQuery(
             text=f"{call.sql()} cannot be computed over records that may be retracted: supported are count, sum, avg, "
-            "min and max; GROUP BY window(<event time>, '<size>') allows all others"
+            "min and max; GROUP BY window(<event time>, '<size>') without the hint CHANGES allows all others"
         )
     return FUNCTIONS[function]
 

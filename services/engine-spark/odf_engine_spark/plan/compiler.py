@@ -20,7 +20,6 @@ from odf_engine_spark.spark.logical_plans import (
     LATE,
     RECORDS,
     ROW,
-    UNTIL,
     WAITING,
     PlanPart,
     Plans,
@@ -171,9 +170,7 @@ class Compiler:
         # those that are late for all were dropped before Spark, so here each pair of record and window is looked at.
         if self._may_be_partly_late(node, below):
             probe = plans.with_key(below_plan, key, name)
-            end, late, until = f"unix_micros({name}.end)", below.hidden[LATE], below.hidden[UNTIL]
-            condition = f"{end} > {late} AND {end} <= {until}"
-            below_plan = plans.filtered(probe, condition)
+            below_plan = plans.filtered(probe, f"unix_micros({name}.end) > {below.hidden[LATE]}")
         if _is_reordered(node.children[0]):  # sums of floats depend on the order of the rows
             visible = items(plan.children().apply(0).output())
             below_plan = self.in_order(PlanPart(below_plan, below.hidden), visible).plan

@@ -12,6 +12,7 @@ from odf_engine_spark.values.operations import Numbers
 # Before and after all times. Numbers and not None, because times are compared as numpy arrays.
 NEVER: Final = np.iinfo(np.int64).min
 ALWAYS: Final = np.iinfo(np.int64).max
+_SIGNS: Final = ("+A", "-R", "-C", "+C")  # of operations (RFC-015)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,18 @@ class Delta:
     """The input's watermark before the record's block; records older than it are late."""
     blocks: Numbers | None = None
     """The system time of each record's block."""
+    name: str = ""
+    """An input's name, empty for the output of a stage."""
     vocab: DatasetVocabulary | None = None
     """An input's vocabulary, None for the output of a stage."""
+    rows: Numbers | None = None
+    """Of rows that are computed record by record: the number of the record that each comes from."""
+
+    def describe(self, record: int) -> str:
+        """Return an input's name, and the offset and operation of one of its records."""
+        assert self.vocab is not None
+        offset = self.records.column(self.vocab.offset_column)[record].as_py()
+        return f"{self.name}, {self.vocab.offset_column} {offset} ({_SIGNS[int(self.operations[record])]})"
 
 
 def nothing(schema: pa.Schema) -> Delta:

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from odf_engine_spark.analysis.times import Lateness
-from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta
-from odf_engine_spark.spark.logical_plans import COMPLETE, LATE, UNTIL
+from odf_engine_spark.plan.delta import NEVER, Delta
+from odf_engine_spark.spark.logical_plans import COMPLETE, LATE
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.values.operations import Numbers
 
@@ -19,7 +19,7 @@ def drop_late(delta: Delta, rule: Lateness, bound: int, progress: Progress) -> p
     # Without overlapping windows a record that is kept is late for none of them.
     late = late if rule.slide < rule.size else np.full(len(late), NEVER)
     table = delta.records
-    for name, values in ((COMPLETE, delta.complete), (LATE, late), (UNTIL, np.full(len(late), ALWAYS))):
+    for name, values in ((COMPLETE, delta.complete), (LATE, late)):
         table = table.append_column(name, pa.array(values, pa.int64()))
     if is_late.any():
         progress.late(int(is_late.sum()))

@@ -1,6 +1,6 @@
 """A transform, prepared once and run often: checked, analysed, and compiled so that records can be bound to it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,10 +18,12 @@ from odf_engine_spark.analysis.dialect import (
     check_steps,
     check_text,
     check_windows,
+    emits_changes,
     lateness,
     read_text,
 )
 from odf_engine_spark.analysis.emission_fingerprint import Fingerprint, fingerprint_of
+from odf_engine_spark.analysis.final_inputs import FinalStep, final_steps
 from odf_engine_spark.analysis.plan_shape import shape_of
 from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
@@ -64,19 +66,29 @@ class PreparedTransform:
     """The columns that identify a window's rows, for corrections by late records."""
     fingerprint: Fingerprint
     """The fingerprint of when rows are emitted."""
+    final_steps: Mapping[str, FinalStep]
+    """The inputs that may never retract, in lower case, each with the step that requires it."""
 
     @property
     def is_stateful(self) -> bool:
         """Return whether it keeps more than watermarks between requests."""
         return bool(self.stages) or self.last.waits
 
+    def can_retract(self, inputs: Collection[str]) -> bool:
+        """Return whether rows may be retracted later, if records of these inputs (lower case) may be."""
+        last = self.last
+        if last.flow.is_retractable or last.late:
+            return True
+        return not last.waits and not last.flow.streams.isdisjoint(inputs)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _AnalysedPlan:
     plan: Java
     tree: Tree
     as_of: Mapping[str, AsOf]
     late: int | None
+    emits_changes: bool
 
 
 def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
@@ -156,11 +168,16 @@ def _compiled(
         raise InvalidQuery(
             text="a string becomes the current time: write a fixed one, such as DATE '2026-01-31', or use event time"
         )
-    node = shape_of(tree, {input_.name.lower(): _meaning(input_) for input_ in inputs}, analysed.as_of)
+    meanings = {input_.name.lower(): _meaning(input_) for input_ in inputs}
+    node = shape_of(tree, meanings, analysed.as_of, emits_changes=analysed.emits_changes)
     checked(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
     _check_names([name for name, _ in columns], vocab)
     if analysed.late is not None:
+        if analysed.emits_changes:
+            raise InvalidQuery(
+                text="the hints LATE and CHANGES exclude each other: with CHANGES no record is late"
+            )
         check_late(node)
     of_time = node.flow.times.get(dict(columns)[vocab.event_time_column])
     batch = (
@@ -178,6 +195,7 @@ def _compiled(
         schema=output_schema_of(last.schema),
         keys=keys_of(node, [column for _, column in columns]),
         fingerprint=fingerprint_of(node),
+        final_steps=final_steps(node),
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
@@ -187,6 +205,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None
+    has_changes = False
     sizes = {name.lower(): table_size(schema) for name, schema in schemas.items()}
     check_steps([step.query for step in steps_of(transform)], spark.limits)
     for name, schema in schemas.items():
@@ -207,12 +226,13 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
             check_moments(text.sql)
             check_windows(tree)
             late = lateness(tree) or late
+            has_changes |= emits_changes(tree)
             frame = spark.frame(_without_with(spark, spark.frame(plan)))
             analysed = frame.queryExecution().analyzed()
             whole = tree_of(analysed)
             check_transform(whole)
         if step.alias is None:
-            return _AnalysedPlan(analysed, whole, as_of, late)
+            return _AnalysedPlan(plan=analysed, tree=whole, as_of=as_of, late=late, emits_changes=has_changes)
         tables[step.alias.lower()], sizes[step.alias.lower()] = frame, size
         frame.createOrReplaceTempView(quoted(step.alias))
     raise AssertionError("the last step has no alias")

@@ -5,29 +5,29 @@ plan reads: an input, or the output of an earlier stage. Times are microseconds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_engine_spark.analysis.flow import Flow
 from odf_engine_spark.analysis.times import FOREVER
-from odf_engine_spark.plan.apply_retractions import net_changes
 from odf_engine_spark.plan.delta import ALWAYS, NEVER, Delta, nothing
 from odf_engine_spark.plan.join_keys import JoinKeys
 from odf_engine_spark.plan.late_records import drop_late, last_ends
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.logical_plans import ARRIVED, COMPLETE, ROW, Plans, Slot
 from odf_engine_spark.spark.progress import Progress
-from odf_engine_spark.values.equality_codes import equality_codes, normalized
 from odf_engine_spark.values.operations import Numbers, carried_operations
 
 RECORDS_PER_RUN: Final = 1 << 18  # of Spark, in row-wise queries
+UNTIL: Final = "__odf_until"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,6 @@ class Segment:
     waits: bool
     join_keys: JoinKeys | None = None
     late: int = 0  # how long after a window's end records still correct it
-    versions_of: tuple[str, ...] = ()  # key of versions: a corrected one was valid until the later one's time
 
     def run(self, step: Step) -> Delta:
         """Return the new rows: those of each new record, or those that are complete now."""
@@ -106,7 +105,8 @@ class Segment:
             order = np.argsort(rows, kind="stable")
             table, rows = table.take(pa.array(order)), rows[order]
         carried = carried_operations(rows, operations)
-        return Delta(records=table, operations=carried, complete=np.zeros(len(table), dtype=np.int64))
+        never = np.zeros(len(table), dtype=np.int64)
+        return Delta(records=table, operations=carried, complete=never, rows=rows)
 
     def order(self, step: Step) -> Sequence[str]:
         """Return the streams of the plan in the order of the transform's inputs."""
@@ -173,25 +173,18 @@ class Segment:
 
     def known(self, stream: str, step: Step) -> pa.Table:
         """Return a stream's stored and new records in order of arrival, with hidden columns, without late ones."""
-        delta = step.streams[stream]
-        if self.versions_of:
-            delta = _without_corrected(delta, self.versions_of)
-        new = drop_late(delta, self.flow.late[stream], self.late, step.progress)
-        return self._merged(new, delta, step.old.get(self.place(stream)))
-
-    def _merged(self, new: pa.Table, delta: Delta, old: pa.Table | None) -> pa.Table:
-        if old is not None:
-            try:
-                # A column that the input got since the checkpoint was written is NULL in its records.
-                old = pa.concat_tables([new.schema.empty_table(), old], promote_options="permissive")
-                new = pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
-            except (pa.ArrowException, KeyError) as error:
-                raise InvalidInput(
-                    text=f"the checkpoint's records do not match the query's: {error}"
-                ) from error
-        if delta.vocab is None:
+        new = drop_late(step.streams[stream], self.flow.late[stream], self.late, step.progress)
+        old = step.old.get(self.place(stream))
+        if old is None:
             return new
-        return net_changes(new, delta.vocab)
+        if UNTIL in old.column_names:  # in checkpoints written while retractions were applied to windows
+            old = old.filter(pc.equal(old.column(UNTIL), ALWAYS))
+        try:
+            # A column that the input got since the checkpoint was written is NULL in its records.
+            old = pa.concat_tables([new.schema.empty_table(), old], promote_options="permissive")
+            return pa.concat_tables([old.select(new.column_names).cast(new.schema), new])
+        except (pa.ArrowException, KeyError) as error:
+            raise InvalidInput(text=f"the checkpoint's records do not match the query's: {error}") from error
 
     def _is_needed(self, stream: str, complete: Numbers, now: int) -> npt.NDArray[np.bool_]:
         """Return a mask of records that incomplete output rows may still depend on."""
@@ -207,20 +200,6 @@ def _as_they_came(table: pa.Table) -> pa.Table:
     if COMPLETE not in table.column_names:
         return table
     return table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
-
-
-def _without_corrected(delta: Delta, key: Sequence[str]) -> Delta:
-    """Return a stream without the first halves of corrections that changed the time: until then they were valid."""
-    same = equality_codes([normalized(delta.records.column(name)) for name in key], len(delta.records))
-    is_later = np.append((np.diff(delta.complete) > 0) & (np.diff(same) == 0), False)
-    stays = (delta.operations != int(Operation.CORRECT_FROM)) | ~is_later
-    return replace(
-        delta,
-        records=delta.records.filter(pa.array(stays)),
-        operations=delta.operations[stays],
-        complete=delta.complete[stays],
-        late=None if delta.late is None else delta.late[stays],
-    )
 
 
 def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:

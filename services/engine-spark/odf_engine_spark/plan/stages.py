@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, InvalidQuery
 from odf_engine_spark.aggregates.functions import Aggregate
-from odf_engine_spark.operators.changes import Changes
+from odf_engine_spark.operators.changes import Changes, NothingToRetract
 from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
@@ -239,10 +239,25 @@ def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta
     changes = Changes(records=delta.records, operations=delta.operations)
     try:
         out, step.new[stage.stream] = fold(changes, step.old.get(stage.stream))
+    except NothingToRetract as error:
+        raise _unmatched(stage.segment, step, delta, error.row) from error
     except ValueError as error:
         raise _foreign(error) from error
     never = np.zeros(len(out.records), dtype=np.int64)
     return Delta(records=out.records, operations=out.operations, complete=never)
+
+
+def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidInput:
+    """Return the error for a change that takes back a record which its stream does not have."""
+    (name,) = segment.order(step)
+    source = step.streams[name]
+    if source.vocab is None or delta.rows is None:
+        return _foreign(ValueError("they lack a row that is retracted"))
+    return InvalidQuery(
+        text=f"{source.describe(int(delta.rows[row]))} takes back a record that was not there, so the input is not a "
+        "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE in "
+        "a new dataset"
+    )
 
 
 def _microseconds(table: pa.Table, column: int) -> Numbers:

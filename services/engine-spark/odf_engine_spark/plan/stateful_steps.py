@@ -223,7 +223,7 @@ def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
         TemporalJoin(
             stream=node.stream,
             left=asking,
-            right=replace(versions, versions_of=node.key_names),
+            right=versions,
             keys=_key_positions(node.condition.equal, left, right),
             behind=int(node.waits[0] + node.waits[1]),
             is_inner=join_kind(node.tree) == "Inner",

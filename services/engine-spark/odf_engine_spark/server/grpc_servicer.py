@@ -25,6 +25,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, MigrateInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_steps, read_text
+from odf_engine_spark.analysis.final_inputs import retraction_refusal
 from odf_engine_spark.analysis.sandbox import tables
 from odf_engine_spark.plan.prepared import PlannedInput, check_new, parsed, steps_of
 from odf_engine_spark.server.identity import identity_of
@@ -171,6 +172,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         ]
         vocab = vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
+        retracting = {input_.name: input_.why_retracted for input_ in request.inputs if input_.why_retracted}
         if request.is_new:
             check_new(self._spark, event.transform, inputs)
         if request.previous_schema:
@@ -184,6 +186,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             engine_version=self._identity.version,
             schema=prepared.schema.serialize().to_pybytes(),
             is_stateful=prepared.is_stateful,
+            can_retract=prepared.can_retract({name.lower() for name in retracting}),
+            retraction_refusal=retraction_refusal(prepared.final_steps, retracting),
         )
 
 

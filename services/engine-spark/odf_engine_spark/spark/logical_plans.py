@@ -2,8 +2,8 @@
 
 The user's SQL is never rewritten as text: its *analysed* plan is taken apart and reassembled around the places where
 state is kept. Hidden columns travel with the rows: a record's number in the request (`ROW`), or when a row is complete
-(`COMPLETE`, microseconds), between which watermarks it counts (`LATE`, `UNTIL`), and its position in the stream
-(`ARRIVED`).
+(`COMPLETE`, microseconds), the watermark at or before which windows do not count it (`LATE`), and its position in the
+stream (`ARRIVED`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,9 @@ from odf_engine_spark.spark.jvm import Java, Spark
 ROW: Final = "__odf_row"
 COMPLETE: Final = "__odf_complete"
 LATE: Final = "__odf_late"
-UNTIL: Final = "__odf_until"
 ARRIVED: Final = "__odf_arrived"
 RECORDS: Final = (ROW,)  # hidden in plans that process records one by one
-HIDDEN: Final = (COMPLETE, LATE, UNTIL)  # stored with records that are kept
+HIDDEN: Final = (COMPLETE, LATE)  # stored with records that are kept
 WAITING: Final = (*HIDDEN, ARRIVED)  # hidden in plans whose rows are emitted when they are complete
 RECORDS_PER_BATCH: Final = 1024  # records per batch: Spark checks for cancellation between batches
 EXPANDING_RECORDS_PER_BATCH: Final = 8  # the same if one record may become millions of rows

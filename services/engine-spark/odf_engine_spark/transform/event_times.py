@@ -31,6 +31,7 @@ def delta_of(input_: Input, before: int | None) -> Delta:
         complete=times + 1,
         late=watermarks_before(system_times, input_.watermarks, before),
         blocks=system_times,
+        name=input_.name,
         vocab=vocab,
     )
 

@@ -3,17 +3,18 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from odf_common.data.columns import with_system_columns
+from odf_common.data.columns import Operation, with_system_columns
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, InvalidQuery
@@ -22,6 +23,7 @@ from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import QueryFailed
+from odf_engine_spark.analysis.final_inputs import FinalStep
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
@@ -177,6 +179,7 @@ def run(
         new={},
         progress=progress,
     )
+    _require_never_retracted(prepared.final_steps, step.streams)
     for stage in prepared.stages:
         step.streams[stage.stream] = _run_stage(stage, step)
     out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
@@ -189,6 +192,17 @@ def run(
         operations=out.operations,
         state=State(watermark=watermark, inputs=watermarks, tables=step.new),
     )
+
+
+def _require_never_retracted(steps: Mapping[str, FinalStep], streams: Mapping[str, Delta]) -> None:
+    """Raise `InvalidQuery` if records that wait for the watermark are retracted or corrected."""
+    for name, delta in streams.items():
+        if name in steps and (delta.operations != int(Operation.APPEND)).any():
+            first = int(np.flatnonzero(delta.operations)[0])
+            raise InvalidQuery(
+                text=f"{delta.describe(first)} takes back a record, but rows of {steps[name].name} are final once the "
+                f"watermark has passed: in a new dataset, {steps[name].instead}"
+            )
 
 
 def _run_stage(stage: Stage, step: Step) -> Delta:

@@ -143,7 +143,7 @@ class EngineClient:
             case failed:
                 raise _error_of(failed)
 
-    def validate(
+    def validate(  # noqa: PLR0913 - the fields of the request
         self,
         transform: Transform,
         inputs: Mapping[str, pa.Schema],
@@ -152,13 +152,15 @@ class EngineClient:
         past: Past | None = None,
         *,
         is_new: bool = False,
+        retracting: Mapping[str, str] | None = None,
     ) -> ValidatedQuery:
-        past = past or Past()
+        past, reasons = past or Past(), retracting or {}
         named = tuple(TransformInput(dataset_ref=name, alias=name) for name in inputs)
         request = engine_pb2.ValidateQueryRequest(
             set_transform=encode_event(SetTransform(inputs=named, transform=transform)),
             inputs=[
-                _input(name, schema, vocabs.get(name, DatasetVocabulary())) for name, schema in inputs.items()
+                _input(name, schema, vocabs.get(name, DatasetVocabulary()), reasons.get(name, ""))
+                for name, schema in inputs.items()
             ],
             output_vocab=_vocabulary(output_vocab),
             previous_schema=b"" if past.schema is None else past.schema.serialize().to_pybytes(),
@@ -175,6 +177,8 @@ class EngineClient:
             schema=schema,
             is_stateful=answer.is_stateful,
             version=answer.engine_version or None,
+            can_retract=answer.can_retract,
+            retraction_refusal=answer.retraction_refusal,
         )
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
@@ -361,9 +365,12 @@ def _error_of(
             return ServiceFailed(text="the engine ended without an answer")
 
 
-def _input(name: str, schema: pa.Schema, vocab: DatasetVocabulary) -> Any:
+def _input(name: str, schema: pa.Schema, vocab: DatasetVocabulary, why_retracted: str = "") -> Any:
     return engine_pb2.ValidateQueryInput(
-        name=name, schema=schema.serialize().to_pybytes(), vocab=_vocabulary(vocab)
+        name=name,
+        schema=schema.serialize().to_pybytes(),
+        vocab=_vocabulary(vocab),
+        why_retracted=why_retracted,
     )
 
 
