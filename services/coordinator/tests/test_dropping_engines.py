@@ -151,8 +151,11 @@ def test_an_engine_that_changes_during_a_request_is_queried_again(versioned: Coo
             past: Past | None = None,
             *,
             is_new: bool = False,
+            retracting: Mapping[str, str] | None = None,
         ) -> ValidatedQuery:
-            answer = super().validate(transform, inputs, vocabs, output_vocab, past, is_new=is_new)
+            answer = super().validate(
+                transform, inputs, vocabs, output_vocab, past, is_new=is_new, retracting=retracting
+            )
             if self.version == "one":
                 self.version = versioned.engine.version = "two"
                 commit_again(versioned)

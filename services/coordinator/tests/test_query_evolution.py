@@ -48,8 +48,11 @@ class Selecting(PassingEngine):
         past: Past | None = None,
         *,
         is_new: bool = False,
+        retracting: Mapping[str, str] | None = None,
     ) -> ValidatedQuery:
-        checked = super().validate(transform, inputs, vocabs, output_vocab, past, is_new=is_new)
+        checked = super().validate(
+            transform, inputs, vocabs, output_vocab, past, is_new=is_new, retracting=retracting
+        )
         if checked.schema is None:
             return checked
         fields = [pa.field(name, checked.schema.field(of).type) for of, name in columns_of(transform)]

@@ -18,7 +18,7 @@ from odf_common.metadata.events import (
     SetTransform,
 )
 from odf_common.metadata.steps import ReadStep, Transform
-from odf_common.ports.engine import Engine, Past
+from odf_common.ports.engine import Engine, Past, ValidatedQuery
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
@@ -32,6 +32,7 @@ from odf_coordinator.definitions.declared_schemas import (
 )
 from odf_coordinator.definitions.diff import event_at
 from odf_coordinator.definitions.drafts import Draft
+from odf_coordinator.definitions.retractions import Retractions
 from odf_coordinator.definitions.schema_evolution import require_additive
 
 
@@ -49,6 +50,8 @@ class ValidTransform:
 
     event: SetTransform
     schema: pa.Schema | None
+    can_retract: bool
+    """Its records may be retracted later."""
 
 
 class Validation:
@@ -59,6 +62,7 @@ class Validation:
         self._datasets = datasets
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
+        self._retractions = Retractions(datasets=datasets, validate=self._validate)
 
     def check(self, draft: Draft) -> Draft:
         """Validate the draft's queries; return it with the engine's version in its transform.
@@ -75,8 +79,11 @@ class Validation:
                 if isinstance(event, SetTransform):
                     checked = self.output(event, vocabulary, past)
                     events[number], schema = checked.event, checked.schema
+                    self._retractions.add_derivative(draft.dataset_id, can_retract=checked.can_retract)
                 self.preprocessing(event, vocabulary, past)
+                self.require_dependants(event, handle)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
+        self._retractions.add_sources(draft.dataset_id, draft.events)
         return draft.with_events(tuple(events))
 
     def preprocessing(
@@ -95,6 +102,11 @@ class Validation:
             else:
                 self._engine.validate_preprocess(event.preprocess, declared_schema(event.read))
 
+    def require_dependants(self, event: KnownEvent, handle: DatasetHandle | None) -> None:
+        """Raise `InvalidQuery` if a derivative could not read what a new source retracts."""
+        if handle is not None and isinstance(event, AddPushSource | SetPollingSource):
+            self._retractions.require_dependants(event, handle)
+
     def output(
         self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None
     ) -> ValidTransform:
@@ -103,27 +115,38 @@ class Validation:
         A transform that is already in the chain is not changed, whatever engine is installed. Raises `InvalidInput` if
         its columns are not compatible with `past`, the current state.
         """
-        shapes = {
-            input_.alias or input_.dataset_ref: self._shape(input_.dataset_ref) for input_ in event.inputs
-        }
-        schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
-        vocabularies = {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
         with _at("transform"):
             is_new = past is None or past.transform != event
-            transform = event.transform if is_new else replace(event.transform, version=None)
-            before = past if is_new and schemas else None
-            validated = self._engine.validate(
-                transform, schemas, vocabularies, vocabulary, _past(before, event), is_new=is_new
-            )
-            require_inputs(validated.tables, shapes)
+            validated = self._validate(event, vocabulary, past, is_new=is_new)
+            require_inputs(validated.tables, [input_.alias or input_.dataset_ref for input_ in event.inputs])
+            if is_new and validated.retraction_refusal:
+                raise InvalidQuery(text=validated.retraction_refusal)
         if is_new and event.transform.version is None:
             event = replace(event, transform=replace(event.transform, version=validated.version))
         if validated.schema is None:
-            return ValidTransform(event=event, schema=None)
+            return ValidTransform(event=event, schema=None, can_retract=False)
         schema = with_system(validated.schema, vocabulary)
         if past is not None and is_new:
             require_additive(past, schema)
-        return ValidTransform(event=event, schema=schema)
+        return ValidTransform(event=event, schema=schema, can_retract=validated.can_retract)
+
+    def _validate(
+        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None, *, is_new: bool
+    ) -> ValidatedQuery:
+        """Return the engine's description of a transform; one that is not new may be of any version."""
+        refs = {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in event.inputs}
+        shapes = {name: self._shape(ref) for name, ref in refs.items()}
+        schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
+        before = past if is_new and schemas else None
+        return self._engine.validate(
+            event.transform if is_new else replace(event.transform, version=None),
+            schemas,
+            {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {},
+            vocabulary,
+            _past(before, event),
+            is_new=is_new,
+            retracting={name: why for name, ref in refs.items() if (why := self._retractions.why(ref))},
+        )
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)

@@ -263,6 +263,7 @@ class DatasetEditor:
             return validation.output(resolved, handle.state.vocabulary, handle.state).event
         _require_possible(normal, handle.state)
         validation.preprocessing(normal, handle.state.vocabulary, handle.state)
+        validation.require_dependants(normal, handle)
         return normal
 
 
