@@ -25,6 +25,7 @@ from odf_engine_spark.spark.listed_functions import (
     REFUSED,
     classes_by_function,
 )
+from odf_engine_spark.values.spark_types import RESULT_TYPES
 from odf_ingest.read.types.conversions import TABLE
 from odf_ingest.read.types.kinds import DECLARED, FORMATS, ValueKind
 
@@ -91,9 +92,15 @@ A time with a finer fraction than its column is cut towards the past, also befor
 (`odf source set`) it is refused. `TIMESTAMP(p)` and `TIME(p)` count 0, 3, 6 or 9 digits of a second: other numbers are
 raised to the next of these. Times are in the years 0001 to 9999 in UTC, and of `TIMESTAMP(9)` in 1677 to 2262.
 
-What `preprocess` returns has its own types, and is not converted: a column of another type than the dataset's is
-refused, and only its times are cut to the dataset's unit, as above. Avro and Protobuf messages become JSON first, of
-which times, decimals and UUIDs are strings.
+What `preprocess` returns has [its own types](#results-of-queries), and is not converted: a column of another type than
+the dataset's is refused, and only its times are cut to the dataset's unit, as above. Avro and Protobuf messages become
+JSON first, of which times, decimals and UUIDs are strings.
+"""
+RESULTS_INTRO: Final = """\
+What derivatives and `preprocess` store of a query's result. A column keeps the type of its first record: a query that
+returns another one is refused, with the column. Inside a query all times have microseconds: finer ones of an input are
+cut towards the past, also before 1970, and `finerTimes` does not apply. A time of another year ends the request with
+column, value, and the input's record where the query computes each record alone.
 """
 ERRORS_INTRO: Final = """\
 An error's name is its `code` in JSON and over gRPC. The family decides the gRPC status and what a caller may do.
@@ -312,6 +319,12 @@ def _conversions() -> str:
     ]
     for declared, names in DECLARED.items():
         parts += [f"## {names}\n", _table(("value", "accepted as", "otherwise"), _rules_of(declared))]
+    results = [(rule.sql, rule.becomes or "refused", rule.instead) for rule in RESULT_TYPES]
+    parts += [
+        "## Results of queries\n",
+        RESULTS_INTRO,
+        _table(("type in SQL", "stored as", "otherwise"), results),
+    ]
     return "\n".join(parts)
 
 

@@ -117,7 +117,7 @@ REFUSED = {
     f"SELECT {T}, -- x \\\n ' x \n TIMESTAMP 'now' AS y -- '\n FROM flights": "'now' is not a fixed date or time",
     f"SELECT /*+ FOO('*/ ') */ {T}, TIMESTAMP 'now' AS y -- '\n FROM flights": "'now' is not a fixed date or time",
     f"SELECT /*+ BROADCAST(`*/ '`) */ {T}, TIMESTAMP 'now' AS y -- '\n FROM flights": "'now' is not a fixed date or time",
-    f"SELECT {T}, array() AS x FROM flights": "cannot be stored",
+    f"SELECT {T}, array() AS x FROM flights": "cannot be returned",
     "SELECT max(time_hour) FILTER (WHERE flight > 4) AS event_time FROM flights GROUP BY window(time_hour, '1 hour')": "has to be computed from",
     "SELECT session_window.end AS event_time, sum(DISTINCT dep_delay) AS s FROM flights GROUP BY session_window(time_hour, '5 minutes')": "order of the values",
     f"SELECT {T}, CAST(chr(110) || chr(111) || chr(119) AS DATE) AS x FROM flights": "current time",
@@ -334,9 +334,7 @@ def test_ad_hoc_queries_only_read(engine: EngineClient, dataset: QueryTable, que
     ["INTERVAL 2 MONTHS", "make_interval(1)", "array()", "array(INTERVAL 1 YEAR)", "struct(array() AS a)"],
 )
 def test_a_column_that_cannot_be_returned_is_named(engine: EngineClient, value: str) -> None:
-    with pytest.raises(
-        InvalidInput, match=r"column j has type .*, which cannot be returned: CAST it"
-    ) as caught:
+    with pytest.raises(InvalidInput, match=r"column j.*: .* cannot be returned: CAST it") as caught:
         engine.query(f"SELECT 1 AS i, {value} AS j", ())
     assert caught.value.code == "InvalidQuery"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIMESTAMP, stored_type
+from odf_common.data.stored_types import TIMESTAMP, in_unit, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
@@ -115,7 +115,7 @@ def _event_time(records: pa.Table, name: str) -> pa.ChunkedArray:
         raise InvalidInput(text="the event time is missing", where=where)
     column = records.column(name)
     if kind.is_timestamp(column.type):
-        column = column if column.type == TIMESTAMP else column.cast(TIMESTAMP, safe=False)
+        column = in_unit(column, TIMESTAMP)
     elif kind.is_date64(column.type):
         column = column.cast(pa.date32())
     elif not kind.is_date32(column.type):

@@ -6,12 +6,15 @@ offset and operation, and the unit of timestamps. All other differences are left
 
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import as_stored, in_unit, stored_schema, stored_type
+from odf_common.data.stored_types import PER_SECOND, as_stored, in_unit, stored_schema, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
+from odf_common.metadata.scalars import NANOS, Timestamp
 
 
 def aligned_schema(
@@ -90,10 +93,25 @@ def _cast_nested(values: pa.Array, expected: pa.DataType, where: str, cut: Cut) 
         return pa.Array.from_buffers(
             expected, len(values), values.buffers()[:2], offset=values.offset, children=[items]
         )
+    if kind.is_timestamp(expected):
+        _require_countable(values, expected, where)
+        return cut(values, expected)
     try:
-        return cut(values, expected) if kind.is_timestamp(expected) else values.cast(expected)
+        return values.cast(expected)
     except pa.ArrowException as error:
         raise InvalidInput(text=str(error), where=where) from error
+
+
+def _require_countable(values: pa.Array, expected: pa.DataType, where: str) -> None:
+    """Raise `InvalidInput` with the first time that is outside of what the unit can count, as nanoseconds can."""
+    ratio = PER_SECOND[expected.unit] // PER_SECOND[values.type.unit]
+    if ratio > 1:
+        numbers, most = values.cast(pa.int64()), np.iinfo(np.int64).max // ratio
+        others = numbers.filter(pc.or_(pc.less(numbers, -most), pc.greater(numbers, most)))
+        if len(others):
+            time = Timestamp(others[0].as_py() * (NANOS // PER_SECOND[values.type.unit]))
+            text = f"{time} is outside of 1677 to 2262, the years of a column in {expected.unit}: leave it out by WHERE"
+            raise InvalidInput(text=text, where=where)
 
 
 def _as_struct(values: pa.Array, expected: pa.StructType, where: str, cut: Cut) -> pa.Array:

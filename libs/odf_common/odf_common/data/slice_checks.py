@@ -3,7 +3,6 @@
 Spec: Common Data Schema; wire-facts §5.1; RFC-015.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,8 +13,8 @@ import pyarrow.types as kind
 
 from odf_common.data.columns import OPERATION, Operation, check_corrections
 from odf_common.data.schema_evolution import with_optionality_of
-from odf_common.data.stored_types import compared_schema
-from odf_common.data.years import require_known_years
+from odf_common.data.stored_types import PER_SECOND, compared_schema
+from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput, VerificationFailed, counted
 from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import NANOS, Timestamp
@@ -29,7 +28,6 @@ CORRECTION: Final = "correction-incomplete"
 NULL: Final = "system-column-null"
 YEARS: Final = "time-out-of-range"
 SYSTEM_TIME_MISMATCH: Final = "system-time-mismatch"
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": NANOS}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -61,8 +59,7 @@ def check_records(
             raise RecordsDiffer(kind=NULL, text=f"column {name} has {counted(column.null_count, 'null')}")
     if table.num_columns > OPERATION:
         _check_operations(table.column(OPERATION))
-    for column, name in zip(table.columns, table.column_names, strict=True):
-        _check_years(column, name, interval.start)
+    _check_years(table, interval.start)
     if system_time is not None and table.num_columns > SYSTEM_TIME_POSITION:
         _check_system_times(table.column(SYSTEM_TIME_POSITION), system_time, interval.start)
 
@@ -114,31 +111,21 @@ def _check_operations(operations: pa.ChunkedArray) -> None:
         raise RecordsDiffer(kind=CORRECTION, text=str(error)) from error
 
 
-def _check_years(column: pa.ChunkedArray, name: str, start: int) -> None:
-    try:
-        require_known_years(column, f"column {name}")
-    except InvalidInput as error:
-        # By halves, since a value within a list does not know its record.
-        row = bisect_left(range(len(column)), 1, key=lambda last: _has_unknown(column.slice(0, last + 1)))
+def _check_years(table: pa.Table, start: int) -> None:
+    found = first_unknown_year(table)
+    if found is not None:
+        row, error = found
         raise RecordsDiffer(kind=YEARS, text=f"offset {start + row}: {error}") from error
-
-
-def _has_unknown(column: pa.ChunkedArray) -> bool:
-    try:
-        require_known_years(column, "")
-    except InvalidInput:
-        return True
-    return False
 
 
 def _check_system_times(column: pa.ChunkedArray, block: Timestamp, start: int) -> None:
     """Blocks may have nanoseconds where records have milliseconds (wire-facts §5.4)."""
     if not kind.is_timestamp(column.type):
         raise RecordsDiffer(kind=SYSTEM_TIME_MISMATCH, text=f"system times are {column.type}")
-    latest = block.ns * _PER_SECOND[column.type.unit] // NANOS
+    latest = block.ns * PER_SECOND[column.type.unit] // NANOS
     is_later = pc.greater(column.cast(pa.int64()), latest)
     row = pc.index(is_later, True).as_py()
     if row >= 0:
-        time = Timestamp(column[row].value * (NANOS // _PER_SECOND[column.type.unit]))
+        time = Timestamp(column[row].value * (NANOS // PER_SECOND[column.type.unit]))
         text = f"offset {start + row} has the system time {time}, but its block {block}"
         raise RecordsDiffer(kind=SYSTEM_TIME_MISMATCH, text=text)

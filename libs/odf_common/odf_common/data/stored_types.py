@@ -6,17 +6,15 @@ Hashes and schemas use stored types only, so that they hold for every reader (wi
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import NANOS
 
 TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
-TIME_UNITS: Final = (
-    "s",
-    "ms",
-    "us",
-    "ns",
-)  # by number of `TimeUnit`, ever finer
+PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": NANOS}
+TIME_UNITS: Final = tuple(PER_SECOND)  # by number of `TimeUnit`, ever finer
 _MAX_DECIMAL128: Final = 38  # digits; more need 256 bits
 
 
@@ -32,8 +30,23 @@ def stored_type(type_: pa.DataType) -> pa.DataType:
 
 
 def in_unit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return timestamps in another unit, truncated if it is coarser; raises `pa.ArrowInvalid` if they do not fit it."""
-    return values.cast(target, safe=TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit))
+    """Return timestamps or times of day in another unit, cut towards the past if it is coarser, also before 1970.
+
+    So no time moves into a later second or day, and their order is kept. Raises `pa.ArrowInvalid` if a time is outside
+    of what the unit can count.
+    """
+    if TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit):
+        return values.cast(target)
+    result = values.cast(target, safe=False)  # Arrow cuts towards 1970
+    if kind.is_timestamp(target) and _has_before_1970(values):
+        is_later = pc.greater(result.cast(values.type), values)
+        result = pc.subtract(result.cast(pa.int64()), is_later.cast(pa.int64())).cast(target)
+    return result
+
+
+def _has_before_1970(values: pa.Array | pa.ChunkedArray) -> bool:
+    first = pc.min(values.cast(pa.int64())).as_py()
+    return first is not None and first < 0
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:

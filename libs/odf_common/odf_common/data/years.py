@@ -3,25 +3,50 @@
 Arrow and Parquet allow more; an offset from UTC can exceed the range: 9999-12-31T23:00:00-05:00.
 """
 
+from bisect import bisect_left
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.stored_types import PER_SECOND
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import NANOS, Timestamp
 
 _FIRST_DAY: Final = -719_162  # 0001-01-01, in days since the epoch
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
 _DAY_SECONDS: Final = 86_400
-_PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
 def require_known_years(column: pa.ChunkedArray, where: str) -> None:
     """Raise `InvalidInput` with place and value if a time is outside of the years 1 to 9999."""
     if _may_exceed(column.type):
         _require_known(column.combine_chunks() if kind.is_nested(column.type) else column, where)
+
+
+def first_unknown_year(table: pa.Table) -> tuple[int, InvalidInput] | None:
+    """Return the first row of a column with a time outside of the years 1 to 9999, and the error that names both."""
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        error = _unknown_year(column, name)
+        if error is not None:
+            # By halves, since a value within a list does not know its row.
+            return bisect_left(range(len(column)), 1, key=partial(_has_unknown, column)), error
+    return None
+
+
+def _has_unknown(column: pa.ChunkedArray, last: int) -> bool:
+    """Return whether a row up to `last` has a time outside of these years."""
+    return _unknown_year(column.slice(0, last + 1), "") is not None
+
+
+def _unknown_year(column: pa.ChunkedArray, name: str) -> InvalidInput | None:
+    try:
+        require_known_years(column, f"column {name}")
+    except InvalidInput as error:
+        return error
+    return None
 
 
 def _may_exceed(type_: pa.DataType) -> bool:
@@ -31,7 +56,7 @@ def _may_exceed(type_: pa.DataType) -> bool:
         return _may_exceed(type_.value_type)
     if kind.is_map(type_):
         return _may_exceed(type_.key_type) or _may_exceed(type_.item_type)
-    return bool(kind.is_date(type_) or (kind.is_timestamp(type_) and type_.unit in _PER_SECOND))
+    return bool(kind.is_date(type_) or (kind.is_timestamp(type_) and type_.unit != "ns"))
 
 
 def _require_known(values: pa.Array | pa.ChunkedArray, where: str) -> None:
@@ -67,4 +92,4 @@ def _require_within(values: pa.Array | pa.ChunkedArray, where: str) -> None:
 def _per_day(type_: pa.DataType) -> int:
     if kind.is_date32(type_):
         return 1
-    return 86_400_000 if kind.is_date64(type_) else _DAY_SECONDS * _PER_SECOND[type_.unit]
+    return 86_400_000 if kind.is_date64(type_) else _DAY_SECONDS * PER_SECOND[type_.unit]

@@ -101,6 +101,8 @@ def _checkpoint(file: Path) -> Checkpoint:
 def _new_schema(state: ChainState, file: Path) -> SetDataSchema | None:
     """Return the event for a new or compatibly changed schema, else None; raises `InvalidInput` if incompatible."""
     schema = slice_schema(file)
-    if state.schema is None or check_evolution(schema_of_event(state.schema), schema):
-        return schema_to_event(schema)
-    return None
+    try:
+        is_new = state.schema is None or check_evolution(schema_of_event(state.schema), schema)
+    except InvalidInput as error:
+        raise InvalidInput(text=f"{error}; CAST it to the column's type in the query") from error
+    return schema_to_event(schema) if is_new else None

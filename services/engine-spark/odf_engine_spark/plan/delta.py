@@ -31,8 +31,8 @@ class Delta:
     """An input's name, empty for the output of a stage."""
     vocab: DatasetVocabulary | None = None
     """An input's vocabulary, None for the output of a stage."""
-    rows: Numbers | None = None
-    """Of rows that are computed record by record: the number of the record that each comes from."""
+    numbers: Numbers | None = None
+    """Of rows that were computed record by record: the number of each one's record across all streams."""
 
     def describe(self, record: int) -> str:
         """Return an input's name, and the offset and operation of one of its records."""

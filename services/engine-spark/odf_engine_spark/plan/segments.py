@@ -84,8 +84,12 @@ class Segment:
         except FAULTS as error:
             raise query_fault(error) from error
         hidden = table.column(table.num_columns - 1)
-        rows = pa.Table.from_arrays(table.columns[:-1], names=self.schema.names)
-        return rows.cast(self.schema), hidden
+        columns = [
+            # Arrow would not even cast a null struct with required fields to its own type.
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(table.columns, self.schema, strict=False)  # the last one is hidden
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema), hidden
 
     def _by_record(self, step: Step) -> Delta:
         """Process each new record on its own, in the order of streams and records."""
@@ -106,7 +110,16 @@ class Segment:
             table, rows = table.take(pa.array(order)), rows[order]
         carried = carried_operations(rows, operations)
         never = np.zeros(len(table), dtype=np.int64)
-        return Delta(records=table, operations=carried, complete=never, rows=rows)
+        return Delta(records=table, operations=carried, complete=never, numbers=rows)
+
+    def record(self, step: Step, number: int) -> str | None:
+        """Return what to call the record with this number across all streams; None if it is a stage's output."""
+        for name in self.order(step):
+            delta = step.streams[name]
+            if number < len(delta.records):
+                return None if delta.vocab is None else delta.describe(number)
+            number -= len(delta.records)
+        return None
 
     def order(self, step: Step) -> Sequence[str]:
         """Return the streams of the plan in the order of the transform's inputs."""

@@ -249,12 +249,11 @@ def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta
 
 def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidInput:
     """Return the error for a change that takes back a record which its stream does not have."""
-    (name,) = segment.order(step)
-    source = step.streams[name]
-    if source.vocab is None or delta.rows is None:
+    record = None if delta.numbers is None else segment.record(step, int(delta.numbers[row]))
+    if record is None:
         return _foreign(ValueError("they lack a row that is retracted"))
     return InvalidQuery(
-        text=f"{source.describe(int(delta.rows[row]))} takes back a record that was not there, so the input is not a "
+        text=f"{record} takes back a record that was not there, so the input is not a "
         "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE in "
         "a new dataset"
     )

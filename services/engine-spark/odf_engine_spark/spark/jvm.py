@@ -9,7 +9,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Any, Final
@@ -18,6 +18,7 @@ import pyarrow as pa
 from py4j.java_gateway import JavaClass, JavaMember
 from py4j.protocol import STATIC_PREFIX
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.conversion import PandasConversionMixin
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from odf_engine_spark.spark.query_limits import QueryLimits
@@ -141,8 +142,12 @@ class Spark:
 
     def collect(self, frame: Java) -> pa.Table:
         """Run the plan, and return its rows in the order of Spark's partitions."""
-        frame.queryExecution().executedPlan()  # an error of planning would leave `toArrow` waiting forever
-        return DataFrame(frame, self.session).toArrow()
+        frame.queryExecution().executedPlan()  # an error of planning would leave the call below waiting forever
+        # Not `toArrow`, whose cast refuses a null struct for the null fields in it, if these are required.
+        collect: Callable[..., list[pa.RecordBatch]] = PandasConversionMixin._collect_as_arrow  # noqa: SLF001 - as above
+        return pa.Table.from_batches(
+            collect(DataFrame(frame, self.session), empty_list_if_zero_records=False)
+        )
 
     def seq(self, items: Iterable[Java]) -> Java:
         """Return a Scala list, in as few calls as possible: most are empty or have one element."""

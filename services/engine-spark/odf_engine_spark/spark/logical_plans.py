@@ -13,11 +13,9 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from odf_common.errors import InvalidQuery
-from odf_engine_spark.spark.error_messages import FAULTS
 from odf_engine_spark.spark.jvm import Java, Spark
+from odf_engine_spark.values.spark_types import arrow_schema_of
 
 ROW: Final = "__odf_row"
 COMPLETE: Final = "__odf_complete"
@@ -209,11 +207,7 @@ class Plans:
 
     def schema(self, plan: Java) -> pa.Schema:
         """Return a plan's columns in Arrow's types; raises `InvalidQuery` for what Arrow cannot hold."""
-        columns = DataFrame(self.spark.frame(plan), self.spark.session).schema
-        try:
-            return to_arrow_schema(columns, timezone="UTC")
-        except (ValueError, *FAULTS) as error:
-            raise InvalidQuery(text=f"a column of the result cannot be stored: {error}") from error
+        return arrow_schema_of(DataFrame(self.spark.frame(plan), self.spark.session).schema)
 
     def slots(self, plan: Java) -> Slot:
         """Return the plan with its leaves for records marked."""

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
 import structlog
-from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import NumericType
 
 from odf_common.data.slices import read_slice, slice_schema
@@ -33,7 +32,7 @@ from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
 from odf_engine_spark.spark.stored_result import StoredResult, ended_on, run_into_files, time_limit
 from odf_engine_spark.spark.tree import Tree
-from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
+from odf_engine_spark.values.spark_types import arrow_schema_of, output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 
 log = structlog.stdlib.get_logger(__name__)
@@ -55,7 +54,7 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
         result = spark.collect(_preprocessing(spark, request.transform, batch))
     except FAULTS as error:
         raise query_fault(error) from error
-    stored = result.cast(output_schema_of(result.schema), safe=False)
+    stored = result.cast(output_schema_of(result.schema))
     # Not a slice yet: it has no offsets, and its columns may come in any order.
     pq.write_table(as_stored(stored), request.output_data_path, version="2.6", store_schema=False)
     log.debug("batch preprocessed", records=len(batch), result=len(stored), ms=ms_since(begun))
@@ -150,22 +149,12 @@ def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> Ja
 
 
 def _checked_frame(spark: Spark, plan: Java) -> tuple[Java, Tree]:
-    """Return a query, ready to run, and its analysed plan."""
+    """Return a query, ready to run, and its analysed plan; raises `InvalidQuery` unless Arrow has its types."""
     frame = spark.frame(plan)
     tree = tree_of(frame.queryExecution().analyzed())
     check_query(tree)
-    _require_returnable(spark, frame)
+    arrow_schema_of(DataFrame(frame, spark.session).schema)
     return frame, tree
-
-
-def _require_returnable(spark: Spark, frame: Java) -> None:
-    """Raise `InvalidQuery` for a column of a type that Arrow does not have, such as an interval of months."""
-    for column in DataFrame(frame, spark.session).schema:
-        try:
-            to_arrow_type(column.dataType, timezone="UTC")
-        except (PySparkTypeError, ValueError) as error:
-            text = f"column {column.name} has type {column.dataType.simpleString()}, which cannot be returned"
-            raise InvalidQuery(text=f"{text}: CAST it") from error
 
 
 def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:

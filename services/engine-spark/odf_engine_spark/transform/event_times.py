@@ -10,10 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
+from odf_common.data.stored_types import in_unit
 from odf_common.metadata.engine_messages import Watermark
 from odf_engine_spark.plan.delta import NEVER, Delta
 from odf_engine_spark.transform.inputs import Input
 from odf_engine_spark.values.operations import Numbers
+from odf_engine_spark.values.spark_types import MICROSECONDS
 
 MICROSECOND_NS: Final = 1000
 _DAY_MICROSECONDS: Final = 86_400_000_000
@@ -44,9 +46,7 @@ def event_times(records: pa.Table, column: str) -> Numbers:
             np.asarray(values.cast(pa.int32()).cast(pa.int64()).fill_null(_LONG_AGO // _DAY_MICROSECONDS))
             * _DAY_MICROSECONDS
         )
-    return np.asarray(
-        values.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()).fill_null(_LONG_AGO)
-    )
+    return np.asarray(in_unit(values, MICROSECONDS).cast(pa.int64()).fill_null(_LONG_AGO))
 
 
 def watermarks_before(system_times: Numbers, watermarks: Sequence[Watermark], before: int | None) -> Numbers:

@@ -17,6 +17,7 @@ import structlog
 from odf_common.data.columns import Operation, with_system_columns
 from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import stored_schema
+from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
@@ -27,7 +28,7 @@ from odf_engine_spark.analysis.final_inputs import FinalStep
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
-from odf_engine_spark.plan.segments import Step, WatermarkRange
+from odf_engine_spark.plan.segments import Segment, Step, WatermarkRange
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress, ms_since
@@ -42,6 +43,7 @@ from odf_engine_spark.transform.event_times import (
 )
 from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
 from odf_engine_spark.values.operations import Numbers
+from odf_engine_spark.values.spark_types import OTHER_YEARS
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -183,7 +185,8 @@ def run(
     for stage in prepared.stages:
         step.streams[stage.stream] = _run_stage(stage, step)
     out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
-    records = out.records.cast(prepared.schema, safe=False)
+    records = out.records.cast(prepared.schema)
+    _check_years(records, out, prepared.last, step)
     watermark = highest(_output_watermark(prepared, reached), state.watermark)
     if prepared.last.waits:
         _check_not_before(records, state.watermark, vocab)
@@ -232,6 +235,17 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
         event_time, None if input_watermark is None else input_watermark - prepared.last.late
     )
     return None if watermark is None else watermark * MICROSECOND_NS
+
+
+def _check_years(records: pa.Table, out: Delta, last: Segment, step: Step) -> None:
+    """Raise `InvalidQuery` for a time that no reader supports, with its row or the record it was computed from."""
+    found = first_unknown_year(records)
+    if found is None:
+        return
+    row, error = found
+    record = None if out.numbers is None else last.record(step, int(out.numbers[row]))
+    where = f"row {row + 1} of the result" if record is None else f"computed from {record}"
+    raise InvalidQuery(where=where, text=f"{error}; {OTHER_YEARS}") from error
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:

@@ -1,13 +1,26 @@
 """Arrow types converted to Spark's and back.
 
 Spark has no unsigned integers, no UUIDs, one unit of time, and one layout of strings; times of day become strings. A
-type without a counterpart is refused by name. Results are converted to the types that slices are stored with.
+type without a counterpart is refused by name. Results are converted to the types that slices are stored with, by a
+table that docs/generate.py prints (why: decision 80).
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as kind
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from odf_common.errors import InvalidQuery
 
@@ -67,12 +80,11 @@ def spark_schema_of(schema: pa.Schema) -> pa.Schema:
 
 def output_type(type_: pa.DataType, where: str) -> pa.DataType:
     """Return the type that a result column is stored with; raises `InvalidQuery` if it cannot be stored."""
+    rule = next((rule for rule in RESULT_TYPES if rule.has(type_)), None)
+    if rule is not None and not rule.becomes:
+        raise _refused(rule, where)
     if kind.is_timestamp(type_):
         return MICROSECONDS
-    if kind.is_null(type_):
-        raise InvalidQuery(text=f"column {where} is always null: CAST it to the intended type")
-    if kind.is_duration(type_) or kind.is_interval(type_) or kind.is_time(type_):
-        raise InvalidQuery(text=f"column {where} has type {type_}, which cannot be stored: CAST it")
     if kind.is_large_string(type_):
         return pa.string()
     if kind.is_large_binary(type_):
@@ -80,12 +92,107 @@ def output_type(type_: pa.DataType, where: str) -> pa.DataType:
     if kind.is_struct(type_):
         return pa.struct([pa.field(f.name, output_type(f.type, f"{where}.{f.name}")) for f in type_.fields])
     if kind.is_list(type_):
-        return pa.list_(pa.field("element", output_type(type_.value_type, where)))
-    if kind.is_map(type_):
-        raise InvalidQuery(text=f"column {where} is a map, which cannot be stored: use a list of structs")
+        return pa.list_(pa.field("element", output_type(type_.value_type, f"{where}[]")))
     return type_
 
 
 def output_schema_of(schema: pa.Schema) -> pa.Schema:
     """Return the schema that a result is stored with: every column is nullable, without metadata."""
     return pa.schema([pa.field(f.name, output_type(f.type, f.name)) for f in schema])
+
+
+def arrow_schema_of(columns: StructType) -> pa.Schema:
+    """Return the columns of a result in Arrow's types; raises `InvalidQuery` for one that Arrow does not have."""
+    return pa.schema([_arrow_field(column) for column in columns])
+
+
+def _arrow_field(column: StructField) -> pa.Field:
+    _require_in_arrow(column.dataType, column.name)
+    one = StructType([column])
+    try:
+        return to_arrow_schema(one, error_on_duplicated_field_names_in_struct=True, timezone="UTC").field(0)
+    except (PySparkTypeError, ValueError) as error:
+        text = f"{column.dataType.simpleString()} cannot be returned: CAST it ({error})"
+        raise InvalidQuery(where=f"column {column.name}", text=text) from error
+
+
+def _require_in_arrow(type_: DataType, where: str) -> None:
+    match type_:
+        case StructType():
+            for field in type_.fields:
+                _require_in_arrow(field.dataType, f"{where}.{field.name}")
+        case ArrayType():
+            _require_in_arrow(type_.elementType, f"{where}[]")
+        case YearMonthIntervalType():
+            raise _refused(YEAR_MONTH, where)
+        case CalendarIntervalType():
+            raise _refused(CALENDAR, where)
+        case _:
+            pass
+
+
+def _refused(rule: "ResultRule", where: str) -> InvalidQuery:
+    return InvalidQuery(where=f"column {where}", text=f"{rule.sql} cannot be returned: {rule.instead}")
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRule:
+    """What becomes of a type of a query's result."""
+
+    sql: str
+    has: Callable[[pa.DataType], bool]
+    """Whether an Arrow type is it; for types that Arrow does not have, none is."""
+    becomes: str = ""
+    """Empty: it is refused."""
+    instead: str = ""
+    """What to write instead of what is refused."""
+
+
+def _is_never(type_: pa.DataType) -> bool:
+    del type_
+    return False
+
+
+OTHER_YEARS: Final = "make it NULL by CASE, or leave the record out by WHERE"
+_TO_NUMBER: Final = "CAST it to STRING, or compute timestampdiff({unit}, …) instead"
+YEAR_MONTH: Final = ResultRule(
+    sql="INTERVAL YEAR TO MONTH", has=_is_never, instead=_TO_NUMBER.format(unit="MONTH")
+)
+CALENDAR: Final = ResultRule(sql="INTERVAL", has=kind.is_interval, instead="CAST it to STRING")
+RESULT_TYPES: Final = (
+    ResultRule(
+        sql="BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, BINARY",
+        has=lambda it: any(is_same(it) for is_same in (kind.is_boolean, kind.is_integer, kind.is_floating)),
+        becomes="the same",
+    ),
+    ResultRule(sql="STRING, CHAR, VARCHAR", has=kind.is_string, becomes="STRING"),
+    ResultRule(
+        sql="DATE",
+        has=kind.is_date,
+        becomes="DATE",
+        instead=f"in other years than 0001 to 9999: {OTHER_YEARS}",
+    ),
+    ResultRule(
+        sql="TIMESTAMP, TIMESTAMP_NTZ",
+        has=kind.is_timestamp,
+        becomes="TIMESTAMP(6) in UTC, and TIMESTAMP(3) for the event time, cut towards the past",
+        instead=f"in other years than 0001 to 9999: {OTHER_YEARS}",
+    ),
+    ResultRule(
+        sql="VARIANT, GEOMETRY, GEOGRAPHY", has=_is_never, becomes="a STRUCT of Spark's encoding in bytes"
+    ),
+    ResultRule(sql="STRUCT<>", has=lambda it: it == pa.struct([]), instead="it has no fields"),
+    ResultRule(
+        sql="ARRAY, STRUCT", has=lambda it: kind.is_list(it) or kind.is_struct(it), becomes="the same"
+    ),
+    ResultRule(sql="MAP", has=kind.is_map, instead="use map_entries(…), a list of structs"),
+    ResultRule(sql="TIME", has=kind.is_time, instead="CAST it to STRING"),
+    ResultRule(sql="INTERVAL DAY TO SECOND", has=kind.is_duration, instead=_TO_NUMBER.format(unit="SECOND")),
+    YEAR_MONTH,
+    CALENDAR,
+    ResultRule(sql="VOID", has=kind.is_null, instead="it is always null, CAST it to the intended type"),
+)
+"""What becomes of each type that a query's result may have."""

@@ -19,7 +19,7 @@ _DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 def in_spark(table: pa.Table, target: pa.Schema, where: str = "") -> pa.Table:
     """Return the columns of `target`, null if the table lacks one; raises `InvalidInput` naming the column.
 
-    Timestamps finer than Spark's microseconds are truncated.
+    Timestamps finer than Spark's microseconds are cut towards the past.
     """
     columns = []
     for field in target:
@@ -56,7 +56,6 @@ def _as(values: pa.Array, target: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(target, len(values), buffers, offset=values.offset, children=[items])
     if isinstance(values, pa.ExtensionArray):
         return _uuid_texts(values.storage)
-    # Spark counts in microseconds: finer timestamps are truncated.
     return in_unit(values, target) if kind.is_timestamp(target) else values.cast(target)
 
 

@@ -6,7 +6,6 @@ the first bad row refuses the file.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +15,7 @@ import pyarrow.types as kind
 
 from odf_common.data.columns import normalize_timestamps
 from odf_common.data.stored_types import as_stored
-from odf_common.data.years import require_known_years
+from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
@@ -49,7 +48,6 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
-from odf_ingest.read.types.conversions import first_refused
 from odf_ingest.read.types.finer_times import finer_times_refused
 from odf_ingest.read.types.type_names import type_name
 
@@ -301,13 +299,10 @@ class Preparer:
 
 def _with_known_years(output: pa.Table) -> pa.Table:
     """Return a query's output; raises `InvalidInput` with the first row that has a time in an unsupported year."""
-    for name, column in zip(output.column_names, output.columns, strict=True):
-        check = partial(require_known_years, where=f"column {name}")
-        try:
-            check(column)
-        except InvalidInput as error:
-            where = f"record {first_refused(column, check) + 1} of the query's output"
-            raise InvalidInput(where=where, text=str(error)) from error
+    found = first_unknown_year(output)
+    if found is not None:
+        row, error = found
+        raise InvalidInput(where=f"record {row + 1} of the query's output", text=str(error)) from error
     return output
 
 

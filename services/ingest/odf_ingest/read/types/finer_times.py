@@ -1,8 +1,4 @@
-"""Times that are finer than their column: cut towards the past, or refused where the source says so.
-
-Cutting is also towards the past before 1970, so that it never moves a time into a later second, day or window, and
-keeps the order of times.
-"""
+"""Times that are finer than their column: cut towards the past, or refused where the source says so."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,9 +7,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIME_UNITS
+from odf_common.data.stored_types import in_unit
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import shown
 
@@ -36,14 +31,9 @@ def cut(values: pa.Array, target: pa.DataType) -> pa.Array:
 
     Raises `pa.ArrowInvalid` if a time is outside of what the unit can count.
     """
-    if TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit):
-        return values.cast(target)
-    result = values.cast(target, safe=False)  # towards 1970
+    result = in_unit(values, target)
     if _REFUSES_FINER.get():
-        require_not_finer(result.cast(values.type), values, values)
-    elif kind.is_timestamp(target) and _is_before_1970(values):
-        later = pc.greater(result.cast(values.type), values)
-        result = pc.subtract(result.cast(pa.int64()), later.cast(pa.int64())).cast(target)
+        require_not_finer(values.cast(target, safe=False).cast(values.type), values, values)
     return result
 
 
@@ -53,11 +43,6 @@ def require_not_finer(restored: pa.Array, values: pa.Array, written: pa.Array) -
         finer = written.filter(pc.not_equal(restored, values))
         if len(finer):
             raise _finer(finer[0].cast(pa.string()).as_py())
-
-
-def _is_before_1970(values: pa.Array | pa.ChunkedArray) -> bool:
-    first = pc.min(values.cast(pa.int64())).as_py()
-    return first is not None and first < 0
 
 
 def _finer(text: str) -> InvalidInput:
