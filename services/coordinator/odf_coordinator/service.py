@@ -29,6 +29,7 @@ from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
+from odf_coordinator.operations.engine_upgrade import EngineUpgrader
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.operations.ingest_client import IngestClient
 from odf_coordinator.operations.modify import DatasetEditor
@@ -157,6 +158,7 @@ def _parts(
 ) -> Parts:
     datasets, keys = creator.datasets, creator.keys
     editor = DatasetEditor(datasets=datasets, committer=creator.committer, creator=creator)
+    rollback = DerivativeRollback(datasets=datasets, creator=creator, keys=keys)
     return Parts(
         datasets=datasets,
         creator=creator,
@@ -172,10 +174,11 @@ def _parts(
             drain=ingest.drain,
             poll=ingest.poll,
             keys=keys,
-            rollback=DerivativeRollback(datasets=datasets, creator=creator, keys=keys),
+            rollback=rollback,
             rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),
             waiting=Waiting(datasets=datasets, schemas=schemas),
         ),
         scheduler=scheduler,
         dropper=DataDropper(datasets=datasets, committer=creator.committer, engine=creator.engine),
+        upgrader=EngineUpgrader(datasets=datasets, creator=creator, rollback=rollback),
     )

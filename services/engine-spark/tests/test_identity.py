@@ -59,7 +59,7 @@ def test_a_transform_that_asks_for_another_engine_gets_an_error_with_both_versio
         engine.execute_transform(late.request([0], [1], tmp_path / "data", tmp_path / "checkpoint"))
     assert str(transform.version or transform.engine) in str(caught.value)
     assert engine_version in str(caught.value)
-    assert "commit the SetTransform again" in str(caught.value)
+    assert "odf engine upgrade DATASET" in str(caught.value)
     assert not (tmp_path / "data").exists()
 
 

@@ -38,6 +38,7 @@ from odf_common.ports.engine import (
     QueryFailed,
     QueryOutOfMemory,
     QueryTooSlow,
+    ResultsChanged,
 )
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node
@@ -47,7 +48,9 @@ from odf_verifier.targets import Target
 
 log = structlog.stdlib.get_logger(__name__)
 
-_NOT_COMPARED: Final = frozenset({Damage.ENGINE_NOT_AVAILABLE, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED})
+_NOT_COMPARED: Final = frozenset(
+    {Damage.ENGINE_NOT_AVAILABLE, Damage.RESULTS_CHANGED, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED}
+)
 _MAX_FAILURES: Final = (
     10  # of a query in a row; each may occupy the engine for as long as the time limit says
 )
@@ -56,10 +59,14 @@ _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
     "can reset it to before the query with `odf reset`, and set another one with `odf commit`"
 )
+_CHANGED: Final = (
+    "not checked, like later blocks of the same query: {why}; a node with {engine} checks them, and "
+    "`odf engine upgrade` with --from-start derives them again"
+)
 _NOT_MIGRATED: Final = "not checked: the engine refuses to migrate the query before: {why}"
 _FAILED: Final = (
     "not checked: the query fails on what this block read: {why}; another version of the engine may have computed it, "
-    "or it was written by hand"
+    "or it was written by hand; the query names {engine}"
 )
 _OUT_OF_MEMORY: Final = (
     "not checked: the engine ran out of memory: {why}; repeat `odf verify` when the engine is idle"
@@ -123,6 +130,8 @@ class Replay:
             kind = None if problem is None else problem.kind
             if kind is Damage.ENGINE_NOT_AVAILABLE:
                 skipped.add(engine)  # other transforms may be for the installed engine
+            elif kind is Damage.RESULTS_CHANGED:
+                skipped.add(query)
             elif kind is Damage.REPLAY_REFUSED and stored.migrated is None:
                 skipped.add(query)  # a migration may be refused for the query before
             done += kind not in {*_NOT_COMPARED, Damage.INPUT_NOT_ON_NODE}
@@ -192,7 +201,11 @@ def _without_result(
     stored: StoredTransform, error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError
 ) -> tuple[Damage, str]:
     """Return the kind and text of the problem with a transform that the engine has not completed."""
+    query = stored.state.transform
+    engine = "" if query is None else f"{query.transform.engine} {query.transform.version or ''}".strip()
     match error:
+        case ResultsChanged():
+            return Damage.RESULTS_CHANGED, _CHANGED.format(why=error, engine=engine)
         case EngineNotAvailable():
             return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}"
         case QueryTooSlow():
@@ -200,7 +213,7 @@ def _without_result(
         case QueryOutOfMemory():
             return Damage.REPLAY_FAILED, _OUT_OF_MEMORY.format(why=error)
         case QueryFailed():
-            return Damage.REPLAY_FAILED, _FAILED.format(why=error)
+            return Damage.REPLAY_FAILED, _FAILED.format(why=error, engine=engine)
         case InvalidQuery():
             text = _REFUSED if stored.migrated is None else _NOT_MIGRATED
             return Damage.REPLAY_REFUSED, text.format(why=error)

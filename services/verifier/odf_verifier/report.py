@@ -34,6 +34,7 @@ class Damage(StrEnum):
     REPLAY_MISMATCH = "replay-mismatch"
     REPLAY_REFUSED = "replay-refused"
     REPLAY_FAILED = "replay-failed"
+    RESULTS_CHANGED = "results-changed"
     ENGINE_NOT_AVAILABLE = "engine-not-available"
     DATA_DROPPED = "data-dropped"
     INPUT_DROPPED = "input-dropped"
@@ -45,11 +46,17 @@ UNDECIDED: Final = frozenset(
         Damage.ENGINE_NOT_AVAILABLE,
         Damage.REPLAY_REFUSED,
         Damage.REPLAY_FAILED,
+        Damage.RESULTS_CHANGED,
         Damage.DATA_DROPPED,
         Damage.INPUT_DROPPED,
         Damage.INPUT_NOT_ON_NODE,
     }
 )
+
+NOT_CHECKED: Final = frozenset(
+    {Damage.RESULTS_CHANGED, Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED, Damage.INPUT_NOT_ON_NODE}
+)
+"""Those of which nothing that is installed or pulled can decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from odf_common.ports.engine import Engine
 from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
 from odf_verifier.replay import Replay
-from odf_verifier.report import UNDECIDED, Damage, Problem, Tally
+from odf_verifier.report import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
 from odf_verifier.targets import Target, state_of
 from odf_verifier.verified_heads import VerifiedHeads
@@ -78,7 +78,7 @@ class Verdict:
         kinds = {problem.kind for problem in self.problems}
         if Damage.DATA_DROPPED in kinds:
             return "dropped"
-        is_unchecked = bool(kinds & {Damage.REPLAY_REFUSED, Damage.REPLAY_FAILED, Damage.INPUT_NOT_ON_NODE})
+        is_unchecked = bool(kinds & NOT_CHECKED)
         return "not-checked" if is_unchecked else "not-replayable"
 
 

@@ -41,6 +41,7 @@ from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
+from odf_coordinator.operations.engine_upgrade import EngineUpgrader
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller
@@ -212,6 +213,8 @@ class Coordinator:
             keys=self.keys,
         )
         self.dropper = DataDropper(datasets=self.datasets, committer=self.committer, engine=self.engine)
+        rollback = DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys)
+        self.upgrader = EngineUpgrader(datasets=self.datasets, creator=self.creator, rollback=rollback)
         self.record_reader = RecordReader(
             datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine
         )
@@ -225,7 +228,7 @@ class Coordinator:
             drain=self.ingest.drain,
             poll=self.ingest.poll,
             keys=self.keys,
-            rollback=DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys),
+            rollback=rollback,
             rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),
             waiting=Waiting(datasets=self.datasets, schemas=self.first_schemas),
         )
@@ -242,6 +245,7 @@ class Coordinator:
             puller=self.puller,
             scheduler=self.scheduler,
             dropper=self.dropper,
+            upgrader=self.upgrader,
         )
 
     def new_committer(

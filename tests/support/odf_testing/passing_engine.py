@@ -38,6 +38,7 @@ class PassingEngine:
 
     columns: Sequence[str] | None = None
     version: str | None = None
+    changes: Strings = ()  # of what any other version has computed
 
     def __init__(self) -> None:
         self.requests: list[TransformRequest] = []
@@ -99,6 +100,7 @@ class PassingEngine:
         schema = next(iter(inputs.values()), None)
         is_final = any("window(" in step.query for step in transform.queries or ())
         reasons = [f"{name} {why}" for name, why in (retracting or {}).items()]
+        has_other = past is not None and past.transform is not None and past.transform.version != self.version
         return ValidatedQuery(
             tables=tuple(inputs),
             schema=schema,
@@ -106,6 +108,7 @@ class PassingEngine:
             version=self.version,
             can_retract=bool(reasons) and not is_final,
             retraction_refusal=f"windows are final, but {reasons[0]}" if reasons and is_final else "",
+            changes=self.changes if has_other else (),
         )
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:

@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "account": "Manage the accounts of this node.",
     "token": "Create and revoke the tokens of this node.",
     "access": "Show and change who may read and write a dataset.",
+    "engine": "Continue derivatives with the installed version of the engine.",
     "verify": "Check data against the chain, by hashes and replay.",
     "key": "Move a dataset's private key to another node.",
     "prove": "Prove ownership of a dataset, or check a proof.",
@@ -61,6 +62,7 @@ COMMANDS: Final = {
     "completion": "Print a completion script for your shell.",
     "schema": "Print the schema of manifests.",
 }
+MODULES: Final = {"engine": "engine_versions"}  # where another module of the package has the command's name
 EXAMPLE: Final = """\b
 Example:
   odf up --detach
@@ -98,7 +100,7 @@ class Commands(CommandGroup):
 
 
 def _module(name: str) -> str:
-    return f"{PACKAGE}.{name.replace('-', '_')}"
+    return f"{PACKAGE}.{MODULES.get(name, name.replace('-', '_'))}"
 
 
 @click.command(cls=Commands, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})

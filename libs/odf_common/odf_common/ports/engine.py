@@ -26,6 +26,22 @@ class EngineNotAvailable(Refused):
 
 
 @dataclass(eq=False, kw_only=True)
+class ResultsChanged(EngineNotAvailable):
+    """The engine may compute other results than the earlier version that the transform names."""
+
+    text: str = ""
+    engine: str = ""
+    """The engine and version that the transform names."""
+    kinds: str = ""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.engine} computed it, and results differ today: {self.kinds}"
+
+    def advice(self) -> str:
+        return "`odf engine upgrade DATASET` continues with today's engine, or derives all records again"
+
+
+@dataclass(eq=False, kw_only=True)
 class QueryFailed(InvalidQuery):
     """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
 
@@ -90,6 +106,8 @@ class ValidatedQuery:
     """Its records may be retracted later."""
     retraction_refusal: str = ""
     """Why it cannot read inputs whose records may be retracted, with what to write instead; empty if it can."""
+    changes: Strings = ()
+    """Kinds in which results can differ from those of the version that computed the `Past`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +166,8 @@ class Past:
 
     schema: pa.Schema | None = None
     transform: Transform | None = None
+    is_restarted: bool = False
+    """Whether the new query begins without the state of the current one."""
 
 
 class Engine(Protocol):

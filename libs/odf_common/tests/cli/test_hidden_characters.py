@@ -106,6 +106,7 @@ COMMANDS: Final = {
     "verify": ("a", "--all"),
     "sql": ("x",),
     "system drop-data": ("a --yes",),
+    "engine upgrade": ("a --yes",),
     "block decode": ("{encoded}",),
 }
 ON_A_TERMINAL: Final = {"rejected show"}  # a pipe gets the message's bytes as they were sent

@@ -31,6 +31,7 @@ from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.definitions.query_validation import PreprocessProblems
 from odf_coordinator.operations.drop_data import DataDropper
+from odf_coordinator.operations.engine_upgrade import EngineUpgrade, EngineUpgrader
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller, PullProgress
 from odf_coordinator.operations.read import RecordReader, ipc_chunks
@@ -55,6 +56,7 @@ class Parts:
     puller: Puller
     scheduler: Scheduler
     dropper: DataDropper
+    upgrader: EngineUpgrader
 
 
 class Servicer(CoordinatorServicer):
@@ -181,6 +183,15 @@ class Servicer(CoordinatorServicer):
         """Append one metadata event."""
         return self._summary(self._parts.editor.commit_event(request.ref, known_event(request.event)))
 
+    def UpgradeEngine(
+        self, request: wire.UpgradeEngineRequest, context: grpc.ServicerContext
+    ) -> Iterator[wire.UpgradeEngineItem]:
+        """Iterate over the upgrades of derivatives."""
+        upgrades = self._parts.upgrader.upgrade(
+            request.refs, is_all=request.all, is_restarted=request.from_start, is_dry=request.dry_run
+        )
+        return map(_upgrade_item, upgrades)
+
     def ListRefs(self, request: wire.ListRefsRequest, context: grpc.ServicerContext) -> wire.ListRefsReply:
         """Return the references of a dataset."""
         return wire.ListRefsReply(refs=[ref_item(ref) for ref in self._parts.references.all(request.ref)])
@@ -243,6 +254,17 @@ def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
     """Add the service to a server; returns its full name."""
     add_CoordinatorServicer_to_server(Servicer(parts), server)
     return (NAME,)
+
+
+def _upgrade_item(upgrade: EngineUpgrade) -> wire.UpgradeEngineItem:
+    return wire.UpgradeEngineItem(
+        alias=upgrade.alias,
+        before=upgrade.before,
+        after=upgrade.after,
+        changes=upgrade.changes,
+        outcome=upgrade.outcome,
+        error=upgrade.error,
+    )
 
 
 def _pull_item(step: PullProgress) -> wire.PullItem:

@@ -34,7 +34,7 @@ ADVICE = "delete the dataset and add it again, or add it under another name"
 def keep_engine_version(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the events, with the chain's engine version in a transform that names none and is otherwise equal.
 
-    So a manifest remains unchanged after an engine upgrade; to upgrade, commit the SetTransform again.
+    So a manifest remains unchanged after an engine upgrade; `odf engine upgrade` upgrades it.
     """
     current = state.transform
     if current is None:

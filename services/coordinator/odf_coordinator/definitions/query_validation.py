@@ -1,7 +1,7 @@
 """Validates transforms with the engine before anything is committed."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
 )
-from odf_common.metadata.steps import ReadStep, Transform
+from odf_common.metadata.steps import ReadStep, Strings, Transform
 from odf_common.ports.engine import Engine, Past, ValidatedQuery
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -50,8 +50,10 @@ class ValidTransform:
 
     event: SetTransform
     schema: pa.Schema | None
-    can_retract: bool
+    can_retract: bool = False
     """Its records may be retracted later."""
+    changes: Strings = ()
+    """The kinds in which results can differ from those of the version before."""
 
 
 class Validation:
@@ -135,18 +137,45 @@ class Validation:
     ) -> ValidatedQuery:
         """Return the engine's description of a transform; one that is not new may be of any version."""
         refs = {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in event.inputs}
-        shapes = {name: self._shape(ref) for name, ref in refs.items()}
-        schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
+        schemas, vocabularies = _columns(self._shapes(event))
         before = past if is_new and schemas else None
         return self._engine.validate(
             event.transform if is_new else replace(event.transform, version=None),
             schemas,
-            {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {},
+            vocabularies,
             vocabulary,
             _past(before, event),
             is_new=is_new,
             retracting={name: why for name, ref in refs.items() if (why := self._retractions.why(ref))},
         )
+
+    def upgraded(self, state: ChainState, event: SetTransform, *, is_restarted: bool) -> ValidTransform:
+        """Return a dataset's current transform with the engine's version, and what can differ; it keeps its columns.
+
+        Raises `InvalidQuery` if the query is refused today, or if its state cannot be migrated, unless restarted.
+        """
+        schemas, vocabularies = _columns(self._shapes(event))
+        with _at("transform"):
+            validated = self._engine.validate(
+                replace(event.transform, version=None),
+                schemas,
+                vocabularies,
+                state.vocabulary,
+                Past(transform=event.transform, is_restarted=is_restarted),
+                is_new=True,
+            )
+        upgraded = replace(event, transform=replace(event.transform, version=validated.version))
+        return ValidTransform(event=upgraded, schema=None, changes=validated.changes)
+
+    def require_same_results(self, event: SetTransform, vocabulary: DatasetVocabulary) -> None:
+        """Raise `ResultsChanged` if the engine may not compute a transform like the version that it names."""
+        self._engine.validate(event.transform, *_columns(self._shapes(event)), vocabulary)
+
+    def _shapes(self, event: SetTransform) -> Mapping[str, Shape]:
+        """Return the inputs' shapes by their names in the query."""
+        return {
+            input_.alias or input_.dataset_ref: self._shape(input_.dataset_ref) for input_ in event.inputs
+        }
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)
@@ -200,6 +229,14 @@ class PreprocessProblems:
         except OdfError:  # no answer: the next status asks again
             with self._guard:
                 del self._refusals[query, read]
+
+
+def _columns(
+    shapes: Mapping[str, Shape],
+) -> tuple[Mapping[str, pa.Schema], Mapping[str, DatasetVocabulary]]:
+    """Return the schemas and vocabularies of inputs; neither unless all schemas are known."""
+    schemas = known_schemas({name: shape.schema for name, shape in shapes.items()})
+    return schemas, {name: shape.vocabulary for name, shape in shapes.items()} if schemas else {}
 
 
 def _past(state: ChainState | None, event: SetTransform) -> Past | None:

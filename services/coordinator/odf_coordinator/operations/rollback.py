@@ -10,7 +10,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import KnownEvent
+from odf_common.metadata.events import KnownEvent, SetTransform
 from odf_coordinator.catalog.ownership import KeyStore
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import require_committed
@@ -52,6 +52,17 @@ class DerivativeRollback:
         """
         for derivative in reversed(self._found(chosen)):
             yield self._roll_back(derivative)
+
+    def restart(self, handle: DatasetHandle, transform: SetTransform) -> DatasetHandle:
+        """Roll a derivative back to before its first transform, with this SetTransform for all that come."""
+        read = self.datasets.reader(handle.id)
+        consistent = find_consistent_block(read, handle.state.head, lambda _, __: False)
+        if consistent is None:  # nothing was derived
+            return self.creator.amend(handle, (transform,))
+        definitions = (*consistent.definitions_since, transform)
+        return self._roll_back(
+            _Rollback(handle=handle, consistent=replace(consistent, definitions_since=definitions))
+        )
 
     def _found(self, chosen: Iterable[DatasetHandle]) -> list[_Rollback]:
         indexes: dict[DatasetId, BlockIndex | None] = {}

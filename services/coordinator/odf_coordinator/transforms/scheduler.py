@@ -22,7 +22,7 @@ from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.engine import EngineSilent, QueryOutOfMemory
+from odf_common.ports.engine import EngineSilent, QueryOutOfMemory, ResultsChanged
 from odf_common.service.consumer.pools import ElasticLimit
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -258,7 +258,7 @@ class Scheduler:
             return self._transformer.perform(handle, plan)
         except QueryOutOfMemory:  # whether it has memory depends on what else runs
             raise
-        except InvalidQuery as error:
+        except (InvalidQuery, ResultsChanged) as error:
             self._note_problem(handle, error, self._transformer.cause(handle, plan))
             raise
         finally:
@@ -293,7 +293,7 @@ class Scheduler:
             self._lost.clear(dataset)  # the engine has answered
             again_at = None
             lacks_memory = isinstance(error, QueryOutOfMemory)
-            if lacks_memory or not isinstance(error, InvalidQuery | InputDiverged):
+            if lacks_memory or not isinstance(error, InvalidQuery | InputDiverged | ResultsChanged):
                 backoff = MEMORY_BACKOFF if lacks_memory else FAILED_BACKOFF
                 again_at = self._now() + backoff.pause(self._queue.pauses(dataset) + 1)
                 remedy = MEMORY_ADVICE if lacks_memory else remedy_of(error, RETRY_ADVICE)
@@ -303,7 +303,8 @@ class Scheduler:
             self._changed.notify_all()
 
     def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
-        if self._problems.note(handle.id, str(error), remedy=remedy_of(error, CORRECT_ADVICE), cause=cause):
+        remedy = remedy_of(error, CORRECT_ADVICE).replace(" DATASET`", f" {handle.alias}`")
+        if self._problems.note(handle.id, str(error), remedy=remedy, cause=cause):
             log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
 
 

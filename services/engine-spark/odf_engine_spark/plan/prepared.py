@@ -10,7 +10,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.ports.engine import QueryOutOfMemory
+from odf_common.ports.engine import QueryOutOfMemory, ResultsChanged
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import (
@@ -27,6 +27,7 @@ from odf_engine_spark.analysis.final_inputs import FinalStep, final_steps
 from odf_engine_spark.analysis.plan_shape import shape_of
 from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
+from odf_engine_spark.analysis.semantic_changes import AnalysedQuery, SemanticChange, changes_of, kinds_since
 from odf_engine_spark.analysis.times import Time
 from odf_engine_spark.plan.compiler import Compiler
 from odf_engine_spark.plan.late_corrections import check_late, keys_of
@@ -68,6 +69,10 @@ class PreparedTransform:
     """The fingerprint of when rows are emitted."""
     final_steps: Mapping[str, FinalStep]
     """The inputs that may never retract, in lower case, each with the step that requires it."""
+    changes: tuple[SemanticChange, ...]
+    """The changes of results that concern it."""
+    loss: InvalidQuery | None
+    """The decimal places that it loses: nothing new may, but what a chain has is still analysed."""
 
     @property
     def is_stateful(self) -> bool:
@@ -122,27 +127,22 @@ def prepare(
     _check_inputs(inputs)
     spark = warm.isolated()
     try:
-        analysed = _analysed(spark, transform, _spark_schemas(inputs))
+        schemas = {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
+        analysed = _analysed(spark, transform, schemas)
         return _compiled(spark, analysed, inputs, vocab)
     except FAULTS as error:
         raise query_fault(error) from error
 
 
-def check_new(warm: Spark, transform: TransformSql, inputs: Sequence[PlannedInput]) -> None:
-    """Raise `InvalidQuery` if a transform that passes all checks has decimals that lose places.
+def require_same_results(prepared: PreparedTransform, transform: TransformSql, number: int) -> None:
+    """Raise `ResultsChanged` if results of the query may have changed since the semantics number of its engine.
 
-    Transforms of chains may: their results do not change.
+    Raises `InvalidQuery` if it names a version for which nothing has changed, and loses decimal places.
     """
-    spark = warm.isolated()
-    try:
-        analysed = _analysed(spark, transform, _spark_schemas(inputs))
-        check_decimals(spark, analysed.plan, analysed.tree)
-    except FAULTS as error:
-        raise query_fault(error) from error
-
-
-def _spark_schemas(inputs: Sequence[PlannedInput]) -> Mapping[str, pa.Schema]:
-    return {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
+    if kinds := kinds_since(prepared.changes, number):
+        raise ResultsChanged(engine=f"{transform.engine} {transform.version}", kinds="; ".join(kinds))
+    if prepared.loss is not None and transform.version is not None:
+        raise prepared.loss
 
 
 def _check_inputs(inputs: Sequence[PlannedInput]) -> None:
@@ -179,7 +179,10 @@ def _compiled(
                 text="the hints LATE and CHANGES exclude each other: with CHANGES no record is late"
             )
         check_late(node)
-    of_time = node.flow.times.get(dict(columns)[vocab.event_time_column])
+    event_time = dict(columns)[vocab.event_time_column]
+    of_time, loss = node.flow.times.get(event_time), _loss(spark, analysed)
+    schemas = tuple(input_.schema for input_ in inputs)
+    query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
     batch = (
         EXPANDING_RECORDS_PER_BATCH
         if any(part.kind == "Generate" for part in tree.walk())
@@ -196,9 +199,19 @@ def _compiled(
         keys=keys_of(node, [column for _, column in columns]),
         fingerprint=fingerprint_of(node),
         final_steps=final_steps(node),
+        changes=changes_of(query),
+        loss=loss,
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
+
+
+def _loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:
+    try:
+        check_decimals(spark, analysed.plan, analysed.tree)
+    except InvalidQuery as error:
+        return error
+    return None
 
 
 def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:

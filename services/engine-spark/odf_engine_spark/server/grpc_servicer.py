@@ -27,7 +27,7 @@ from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_steps, read_text
 from odf_engine_spark.analysis.final_inputs import retraction_refusal
 from odf_engine_spark.analysis.sandbox import tables
-from odf_engine_spark.plan.prepared import PlannedInput, check_new, parsed, steps_of
+from odf_engine_spark.plan.prepared import PlannedInput, parsed, require_same_results, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
     invalid_transform,
@@ -79,8 +79,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             def execute() -> engine_pb2.TransformResponse:
                 transform_request = transform_of(request.flatbuffer)
                 self._identity.require(transform_request.transform)
+                number = self._identity.number_of(transform_request.transform)
                 return transform_response(
-                    self._memory.run(lambda: self._transforms.execute(transform_request, reports))
+                    self._memory.run(lambda: self._transforms.execute(transform_request, reports, number))
                 )
 
             def failed(message: str, backtrace: str) -> engine_pb2.TransformResponse:
@@ -132,9 +133,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         """Migrate a checkpoint to a query's next version; raises `InvalidQuery`."""
         migration = migration_of(request)
         self._identity.require(migration.new.transform)
+        number = self._identity.number_of(migration.old.transform)
         return migrated(
             self._queries.result(
-                context, lambda _: self._memory.run(lambda: migrate(self._transforms, migration))
+                context, lambda _: self._memory.run(lambda: migrate(self._transforms, migration, number))
             )
         )
 
@@ -173,14 +175,21 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         vocab = vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
         retracting = {input_.name: input_.why_retracted for input_ in request.inputs if input_.why_retracted}
-        if request.is_new:
-            check_new(self._spark, event.transform, inputs)
+        require_same_results(prepared, event.transform, self._identity.number_of(event.transform))
+        if request.is_new and prepared.loss is not None:
+            raise prepared.loss
         if request.previous_schema:
             require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
+        changes: tuple[str, ...] = ()
         if request.previous_set_transform:
             old = set_transform_of(request.previous_set_transform)
-            migrate_inputs = tuple(MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs)
-            require_migratable(self._transforms, old, event, migrate_inputs, vocab)
+            changes = self._identity.differences(old.transform, prepared.changes)
+            if not request.is_restarted:
+                number = self._identity.number_of(old.transform)
+                migrate_inputs = tuple(
+                    MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs
+                )
+                require_migratable(self._transforms, old, event, migrate_inputs, vocab, number=number)
         return engine_pb2.ValidateQueryResponse(
             tables=read,
             engine_version=self._identity.version,
@@ -188,6 +197,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             is_stateful=prepared.is_stateful,
             can_retract=prepared.can_retract({name.lower() for name in retracting}),
             retraction_refusal=retraction_refusal(prepared.final_steps, retracting),
+            changes=changes,
         )
 
 

@@ -1,27 +1,30 @@
 """The engine's identity: a version that changes only when results may change.
 
 It covers the releases of the packages and platforms that compute, and `SEMANTICS`. That number is raised by hand with
-each change of a result or of a checkpoint; `tests/golden.json` has both for queries of every kind. The JVM's build is
-left out: since release 17 Java computes floating point the same everywhere.
+each change of a result or of a checkpoint; `tests/golden.json` has both for queries of every kind, and
+`analysis/semantic_changes.py` which queries a change concerns. The JVM's build is left out: since release 17 Java
+computes floating point the same everywhere.
 """
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable
+from odf_engine_spark.analysis.semantic_changes import SemanticChange, kinds_since, number_of, with_number
 from odf_engine_spark.spark.jvm import Spark
 
 ENGINE: Final = "spark"
 PACKAGES: Final = ("numpy", "pyarrow", "pyspark")
-SEMANTICS: Final = 1
+SEMANTICS: Final = 2
 # Earlier versions had a hash of the sources instead of `SEMANTICS`; with the same releases their results are equal.
 FORMER: Final[Mapping[str, str]] = {"0.1.0+spark4.3.0.5bc3fbb2aaf3": "0.1.0+spark4.3.0.s1.bb71a90a73af"}
 HASH_DIGITS: Final = 12
+OTHER_RELEASES: Final = "other releases of Spark, Arrow, NumPy, Java or Python computed it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +34,33 @@ class Identity:
     version: str
 
     def require(self, transform: TransformSql) -> None:
-        """Raise `EngineNotAvailable` if the transform names another engine or version."""
-        engine_version = transform.version and FORMER.get(transform.version, transform.version)
-        if transform.engine.lower() != ENGINE or engine_version not in (None, self.version):
+        """Raise `EngineNotAvailable` if the transform names another engine, other releases, or a later number.
+
+        One with an earlier number is accepted: which of its queries have other results, their plans say.
+        """
+        is_accepted = transform.version is None or (
+            self._has_same_releases(transform.version) and self.number_of(transform) <= SEMANTICS
+        )
+        if transform.engine.lower() != ENGINE or not is_accepted:
             name = " ".join(part for part in (transform.engine, transform.version) if part)
             text = (
                 f"the transform requires {name}, but this engine is {ENGINE} {self.version}: use a node with "
-                "the required engine, or commit the SetTransform again without a version to upgrade to this one"
+                "the required engine, or continue with this one by `odf engine upgrade DATASET`"
             )
             raise EngineNotAvailable(text=text)
+
+    def number_of(self, transform: TransformSql) -> int:
+        """Return the semantics number of a transform's version."""
+        return number_of(transform.version, SEMANTICS)
+
+    def differences(self, transform: TransformSql, changes: Iterable[SemanticChange]) -> tuple[str, ...]:
+        """Return the kinds in which results can differ from those of the version that a transform names."""
+        kinds = kinds_since(changes, self.number_of(transform))
+        has_same = transform.version is None or self._has_same_releases(transform.version)
+        return kinds if has_same else (OTHER_RELEASES, *kinds)
+
+    def _has_same_releases(self, other: str) -> bool:
+        return with_number(FORMER.get(other, other), SEMANTICS) == self.version
 
 
 def identity_of(spark: Spark) -> Identity:

@@ -35,8 +35,10 @@ def require_migratable(
     new: SetTransform,
     inputs: tuple[MigrateInput, ...],
     vocab: DatasetVocabulary,
+    *,
+    number: int,
 ) -> None:
-    """Raise `InvalidQuery` unless the old query's state can be migrated to the new one."""
+    """Raise `InvalidQuery` unless the old query's state can be migrated to the new one; `number` as for `migrate`."""
     with tempfile.TemporaryDirectory(prefix="odf-engine-") as scratch:
         request = MigrateRequest(
             old=old,
@@ -48,4 +50,4 @@ def require_migratable(
             new_checkpoint_path=str(Path(scratch) / "checkpoint"),
             new_data_path=str(Path(scratch) / "data"),
         )
-        migrate(transforms, request)
+        migrate(transforms, request, number)

@@ -27,7 +27,7 @@ from odf_common.ports.engine import QueryFailed
 from odf_engine_spark.analysis.final_inputs import FinalStep
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
-from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare
+from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare, require_same_results
 from odf_engine_spark.plan.segments import Segment, Step, WatermarkRange
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Spark
@@ -70,16 +70,19 @@ class Transforms:
         self._guard = threading.Lock()
 
     def execute(
-        self, request: TransformRequest, progress: Progress | None = None
+        self, request: TransformRequest, progress: Progress | None = None, number: int | None = None
     ) -> TransformResponseSuccess:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files.
 
-        An `InvalidQuery` of a query that is not refused is a `QueryFailed`.
+        An `InvalidQuery` of a query that is not refused is a `QueryFailed`. Raises `ResultsChanged` if its results may
+        have changed since the semantics `number`.
         """
         progress, begun = progress or Progress(), time.monotonic()
         progress.report("reading")
         inputs = [read_input(input_) for input_ in request.query_inputs]
         prepared = self.prepare(request.transform, [input_.planned for input_ in inputs], request.vocab)
+        if number is not None:
+            require_same_results(prepared, request.transform, number)
         state = read_state(
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )

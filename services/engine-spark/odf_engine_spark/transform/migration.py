@@ -17,6 +17,7 @@ from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest
 from odf_engine_spark.analysis.emission_fingerprint import renamed
+from odf_engine_spark.analysis.semantic_changes import kinds_since
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform
 from odf_engine_spark.plan.segments import Segment
@@ -27,8 +28,11 @@ from odf_engine_spark.transform.execute_transform import Transforms
 _EARLIER: Final = "its event times would be before the output's watermark"
 
 
-def migrate(transforms: Transforms, request: MigrateRequest) -> TransformResponseSuccess:
-    """Write the new version's checkpoint; raises `InvalidQuery` if the old one's state cannot be migrated."""
+def migrate(transforms: Transforms, request: MigrateRequest, number: int) -> TransformResponseSuccess:
+    """Write the new version's checkpoint; raises `InvalidQuery` if the old one's state cannot be migrated.
+
+    `number` is the semantics number of the engine that wrote the state.
+    """
     before = {reference: name for name, reference in _references(request.old).items()}
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
@@ -36,6 +40,7 @@ def migrate(transforms: Transforms, request: MigrateRequest) -> TransformRespons
     old, new = _prepare_replaced(transforms, request), _prepared(transforms, request, request.new)
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
+    _check_repeated(old, number)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
     inputs = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
     tables = _renamed(state.tables, lowered)
@@ -76,6 +81,17 @@ def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping
         )
     if _lag(new) > _lag(old):
         raise _lost(_EARLIER)
+
+
+def _check_repeated(old: PreparedTransform, number: int) -> None:
+    """Raise `InvalidQuery` if rows that the old query has emitted would be retracted with other values."""
+    kinds = kinds_since(old.changes, number)
+    if kinds and (old.last.flow.is_retractable or old.last.late):
+        text = (
+            "rows of an earlier version of the engine may be retracted later, and this one would retract other values "
+            f"({'; '.join(kinds)}): derive them again with `odf engine upgrade DATASET --from-start`"
+        )
+        raise InvalidQuery(text=text)
 
 
 def _lag(prepared: PreparedTransform) -> float:

@@ -55,6 +55,7 @@ from odf_common.ports.engine import (
     QueryOutOfMemory,
     QueryTable,
     QueryTooSlow,
+    ResultsChanged,
     ValidatedQuery,
     always,
 )
@@ -168,6 +169,7 @@ class EngineClient:
             if past.transform is None
             else encode_event(SetTransform(inputs=named, transform=past.transform)),
             is_new=is_new,
+            is_restarted=past.is_restarted,
         )
         with self._asking():
             answer = self._answer(self._stub.ValidateQuery, request, _ANALYSIS_TIMEOUT_SECONDS)
@@ -179,6 +181,7 @@ class EngineClient:
             version=answer.engine_version or None,
             can_retract=answer.can_retract,
             retraction_refusal=answer.retraction_refusal,
+            changes=tuple(answer.changes),
         )
 
     def validate_preprocess(self, transform: Transform, schema: pa.Schema | None) -> None:
@@ -326,8 +329,9 @@ class EngineClient:
             with calling(_WHAT):
                 yield
         except RemoteRefused as error:
-            if error.reason == EngineNotAvailable.__name__:
-                raise EngineNotAvailable(text=error.text) from error
+            for kind in (EngineNotAvailable, ResultsChanged):
+                if error.reason == kind.__name__:
+                    raise kind(text=error.text) from error
             raise
 
 

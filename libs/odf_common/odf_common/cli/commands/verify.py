@@ -37,8 +37,8 @@ def command(
     Exit status 3: something is not as declared, or a derivative has read blocks that its input no longer has. 1: no
     error was found, but not everything could be checked: `dropped` if the dataset's data was dropped,
     `not-replayable` if its transforms need an engine version that is not installed, or dropped data of an input,
-    `not-checked` if the engine refuses one of its queries, or fails to run it on some blocks, or if an input is not
-    on this node.
+    `not-checked` if the engine refuses one of its queries, computes other results today than the version that it
+    names, or fails to run it on some blocks, or if an input is not on this node.
 
     \b
     Example:

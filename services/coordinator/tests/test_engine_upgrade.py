@@ -1,0 +1,138 @@
+"""Derivatives go on with the installed version of the engine: their state is converted, or all is derived again."""
+
+import pytest
+from odf_testing.coordinator import Coordinator
+
+from odf_common.adapters.local.key_files import NotOwned
+from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.ports.engine import ResultsChanged
+from odf_coordinator.operations.engine_upgrade import EngineUpgrade
+
+COPIES = ("cities.copy", "copy.copy")
+
+
+@pytest.fixture
+def older(node: Coordinator, root: str, derivative: str, second: str) -> Coordinator:
+    """A derivative and its reader, which version one of the engine has computed; version two is installed."""
+    node.engine.version = "one"
+    node.add(root, derivative, second)
+    node.push("cities", "Oslo")
+    node.work()
+    node.engine.version = "two"
+    return node
+
+
+def upgrade(
+    node: Coordinator, *refs: str, is_restarted: bool = False, is_dry: bool = False
+) -> list[EngineUpgrade]:
+    return [*node.upgrader.upgrade(refs, is_all=not refs, is_restarted=is_restarted, is_dry=is_dry)]
+
+
+def outcomes(done: list[EngineUpgrade]) -> dict[str, str]:
+    return {one.alias: one.outcome for one in done}
+
+
+def version(node: Coordinator, ref: str) -> str | None:
+    event = node.find(ref).state.transform
+    assert event is not None
+    return event.transform.version
+
+
+def cities(node: Coordinator, ref: str) -> list[str]:
+    return list(node.record_reader.tail(ref, 9)["city"].to_pylist())
+
+
+def test_results_that_changed_pause_a_derivative_and_the_remedy_names_it(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    node.engine.failures = [ResultsChanged(engine="spark one", kinds="times are cut")]
+    node.push("cities", "Oslo")
+    node.work()
+
+    problem = node.scheduler.current_problem(node.find("cities.copy").id)
+
+    assert problem is not None
+    assert problem.text == "spark one computed it, and results differ today: times are cut"
+    assert "`odf engine upgrade cities.copy`" in problem.remedy
+    node.now += 3600
+    assert node.work() == 0
+
+
+def test_a_dry_run_changes_nothing(older: Coordinator) -> None:
+    older.engine.changes = ("times are cut",)
+    heads = [older.find(ref).state.head for ref in COPIES]
+
+    done = upgrade(older, is_dry=True)
+
+    assert outcomes(done) == dict.fromkeys(COPIES, "possible")
+    assert {(one.before, one.after, one.changes) for one in done} == {("one", "two", ("times are cut",))}
+    assert [older.find(ref).state.head for ref in COPIES] == heads
+
+
+def test_an_upgraded_derivative_continues_from_its_state(older: Coordinator) -> None:
+    assert outcomes(upgrade(older)) == dict.fromkeys(COPIES, "upgraded")
+    assert len(older.engine.migrations) == 2
+    older.push("cities", "Rome", minute=1)
+    older.work()
+
+    assert [version(older, ref) for ref in COPIES] == ["two", "two"]
+    assert [cities(older, ref) for ref in COPIES] == [["Oslo", "Rome"]] * 2
+    assert outcomes(upgrade(older)) == dict.fromkeys(COPIES, "up-to-date")
+
+
+def test_one_derived_again_takes_its_readers_along(older: Coordinator) -> None:
+    older.engine.changes = ("times are cut",)
+    before = [older.find(ref).state.head for ref in COPIES]
+    assert outcomes(upgrade(older, "cities.copy", is_restarted=True)) == {"cities.copy": "derived-again"}
+    assert [older.find(ref).state.next_offset for ref in COPIES] == [0, 0]
+
+    older.work()
+    assert cities(older, "cities.copy") == ["Oslo"]
+    assert version(older, "copy.copy") == "one"
+    assert outcomes(upgrade(older, "copy.copy")) == {"copy.copy": "upgraded"}
+    older.now += 60
+    older.work()
+    assert cities(older, "copy.copy") == ["Oslo"]
+    assert [older.find(ref).state.head for ref in COPIES] != before
+
+
+def test_of_all_only_those_are_derived_again_whose_results_can_differ(older: Coordinator) -> None:
+    assert outcomes(upgrade(older, is_restarted=True)) == dict.fromkeys(COPIES, "upgraded")
+    assert [older.find(ref).state.next_offset for ref in COPIES] == [1, 1]
+    assert outcomes(upgrade(older, "copy.copy", is_restarted=True)) == {"copy.copy": "derived-again"}
+
+
+def test_one_that_is_refused_stops_no_other(older: Coordinator) -> None:
+    older.engine.failures = [
+        InvalidQuery(text="rows would differ: `odf engine upgrade DATASET --from-start`")
+    ]
+
+    first, other = upgrade(older)
+
+    assert (first.outcome, other.outcome) == ("refused", "upgraded")
+    assert first.error == "rows would differ: `odf engine upgrade cities.copy --from-start`"
+    assert version(older, "cities.copy") == "one"
+
+
+def test_a_query_that_is_refused_today_says_how_to_replace_it(
+    older: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise InvalidQuery(text="reads XML")
+
+    monkeypatch.setattr(older.engine, "validate", refuse)
+
+    (done,) = upgrade(older, "cities.copy")
+
+    assert done.outcome == "refused"
+    assert "reads XML; set a query that is accepted with `odf commit cities.copy FILE`" in done.error
+
+
+def test_only_derivatives_of_this_node_are_upgraded(older: Coordinator) -> None:
+    with pytest.raises(InvalidInput, match="cities is a root"):
+        upgrade(older, "cities")
+    older.keys.remove(older.find("copy.copy").id)
+    with pytest.raises(NotOwned):
+        upgrade(older, "copy.copy")
+    assert outcomes(upgrade(older, "%")) == {"cities.copy": "upgraded"}
