@@ -13,11 +13,11 @@ from odf_common.chain.walk import iterate
 from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import ExecuteTransform, SetTransform
-from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
+from odf_coordinator.definitions.query_validation import Validation
 from odf_coordinator.errors import DataNotDerived
 from odf_coordinator.storage.availability import objects_by_block
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
@@ -86,14 +86,19 @@ class DataDropper:
 
     def _require_engine(self, handle: DatasetHandle) -> None:
         """Raise `Refused` unless the installed engine computed every transform with results in the chain."""
-        seen: set[tuple[str, str | None]] = set()
-        for transform in _transforms(self.datasets, handle):
+        installed: dict[tuple[str, str | None], str | None] = {}  # version, by engine and version asked for
+        validation = Validation(datasets=self.datasets, engine=self.engine)
+        for event in _transforms(self.datasets, handle):
+            transform, vocabulary = event.transform, handle.state.vocabulary
             name = (transform.engine.lower(), transform.version)
-            if name in seen:
-                continue
-            seen.add(name)
             try:
-                self.engine.validate(transform, {}, {}, handle.state.vocabulary)
+                if name not in installed:
+                    installed[name] = self.engine.validate(transform, {}, {}, vocabulary).version
+                if transform.version not in (
+                    None,
+                    installed[name],
+                ):  # an earlier one: results may have changed
+                    validation.require_same_results(event, vocabulary)
             except (EngineNotAvailable, InvalidQuery) as error:
                 # InvalidQuery, because another version may not even parse the query.
                 text = f"the data of {handle.alias} could not be recomputed here: {error}"
@@ -117,7 +122,7 @@ class DataDropper:
             yield from stored
 
 
-def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[Transform]:
+def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[SetTransform]:
     """Yield the transforms of a chain that computed any of its objects, newest first."""
     has_results = False
     for _, decoded, _ in iterate(datasets.reader(handle.id), handle.state.head):
@@ -126,5 +131,5 @@ def _transforms(datasets: Datasets, handle: DatasetHandle) -> Iterator[Transform
             has_results = has_results or any(objects_of(event))
         elif isinstance(event, SetTransform):
             if has_results:
-                yield event.transform
+                yield event
             has_results = False

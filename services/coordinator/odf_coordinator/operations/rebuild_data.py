@@ -18,7 +18,7 @@ from odf_common.dataset.object_markers import dropped_blocks, forget_drop
 from odf_common.dataset.replay import Replayer, StoredTransform
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DataSlice, ExecuteTransform, SetTransform
+from odf_common.metadata.events import DataSlice, ExecuteTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -59,8 +59,8 @@ class EngineGone(EngineNotAvailable):
     dataset: str
     block: str
     engine: str
-    before: str | None
-    """The block to reset to; None for a copy, whose chain others continue."""
+    is_owned: bool
+    """Whether this node continues the chain; that of a copy is continued by others."""
 
     def __str__(self) -> str:
         """Return the engine, and both options: the same data with that engine, or new blocks with the installed one."""
@@ -68,12 +68,9 @@ class EngineGone(EngineNotAvailable):
             f"the data of {self.dataset} is missing, and block {self.block} was computed by {self.engine}, which is "
             "not installed: install it and pull again"
         )
-        if self.before is None:
+        if not self.is_owned:
             return text
-        return (
-            f"{text}; or recompute everything, in new blocks, with the installed engine: "
-            f"`odf reset {self.dataset} {self.before} --force`, then `odf add --replace` with its manifest"
-        )
+        return f"{text}; or derive all records again, in new blocks: `odf engine upgrade {self.dataset} --from-start`"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -182,18 +179,14 @@ class DataRebuilder:
                 ) from error
 
     def _engine_gone(self, handle: DatasetHandle, stored: StoredTransform) -> EngineGone:
-        """Build the error naming the missing engine and the block to reset to, before the first SetTransform."""
+        """Build the error naming the missing engine."""
         event = stored.state.transform
         assert event is not None, "a transform block follows a SetTransform"
-        links = blocks_between(self.datasets.reader(handle.id), handle.state.head, None)
-        first = next(
-            decoded.block for _, decoded, _ in links if isinstance(decoded.block.event, SetTransform)
-        )
         return EngineGone(
             dataset=handle.alias,
             block=str(stored.block_hash),
             engine=" ".join(part for part in (event.transform.engine, event.transform.version) if part),
-            before=str(first.prev_block_hash) if self.datasets.has_key(handle.id) else None,
+            is_owned=self.datasets.has_key(handle.id),
         )
 
     def _store(
