@@ -3,16 +3,16 @@
 import json
 import string
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pyarrow as pa
 import yaml
-from hypothesis import example, given, note, settings
+from hypothesis import currently_in_test_context, example, given, note, settings
 from hypothesis import strategies as st
 from odf_testing.builders import a_polling_source, a_push_source, a_step, some_result
 from odf_testing.coordinator import DATA, Coordinator
@@ -27,10 +27,9 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
-from odf_common.data.slice_checks import RecordsDiffer, check_records
-from odf_common.data.slices import read_foreign_slice
 from odf_common.dataset.open_rejects import KIND
-from odf_common.errors import ChainRuleViolated, InvalidInput
+from odf_common.errors import ChainRuleViolated, InvalidInput, OdfError
+from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddData,
@@ -49,10 +48,8 @@ from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine
-from odf_common.ports.store import ObjectKind
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.commit.outcomes import Committed
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.committer import BatchCommitter, Proposals, position_of
 from odf_ingest.commit.file_commit import FileCommit
@@ -62,6 +59,7 @@ from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
+from odf_sync.transfer.push.accept import Acceptance, PushedChain
 from odf_verifier.targets import targets
 from odf_verifier.verification import Scope, Verdict, Verifier
 
@@ -114,25 +112,12 @@ class Node(Coordinator):
         assert isinstance(verdict, Verdict)
         return "; ".join((verdict.word, *(problem.text for problem in verdict.problems)))
 
-    def store_block(self, past: ChainState, event: KnownEvent, time: Timestamp) -> ChainState | None:
-        """Store a block that a stranger made; return the state after it, None if a rule or a check of records forbids it."""
-        block = MetadataBlock(
-            system_time=time,
-            prev_block_hash=past.head,
-            sequence_number=past.sequence_number + 1,
-            event=event,
-        )
-        try:
-            raw = encode_block(block)
-            state = admit(past, decode_block(raw).block, block_hash=block_hash(raw), version=3)
-            if isinstance(event, AddData) and (data := event.new_data) is not None:
-                file = self.blobs.local_path(past.dataset_id, ObjectKind.DATA, data.physical_hash)
-                table = read_foreign_slice(file, data.offset_interval.records)
-                check_records(table, data.offset_interval, None, time)  # as each transfer does
-        except (ChainRuleViolated, InvalidInput, RecordsDiffer):
-            return None
-        self.blobs.put(past.dataset_id, ObjectKind.BLOCK, block_hash(raw), raw)
-        return state
+    def receive(self, ref: str, blocks: Mapping[Multihash, bytes], *, is_forced: bool) -> None:
+        """Have a node that pushes send blocks, which may be refused; their objects are stored."""
+        head = self.find(ref).state.head
+        chain = PushedChain(alias=ref, head=head, blocks=blocks, is_forced=is_forced)
+        with suppress(OdfError), Acceptance(self.node_datasets, chain) as acceptance:
+            acceptance.complete(cast("Replies", self))
 
     def past_states(self, ref: str) -> list[ChainState]:
         """Return the states of a chain from the last block with data on, the newest last."""
@@ -143,7 +128,8 @@ class Node(Coordinator):
 
 TEXTS: Final = st.text(alphabet=string.printable + "\u202e\u0000é\U0001f600", max_size=12)
 TIMES: Final = st.sampled_from(
-    (0, 1, 10**6, 10**9, 299 * 10**9, 86_400 * 10**9, LAST.ns - 1_800_000_000 * 10**9, LAST.ns)
+    # Most are not from the future: such a block refuses all blocks of its push.
+    (0, 1, 10**3, 10**6, 10**9, 299 * 10**9) * 2 + (86_400 * 10**9, LAST.ns - 1_800_000_000 * 10**9, LAST.ns)
 )
 NAMES: Final = st.sampled_from(("offset", "op", "system_time", "event_time", "city", "id", "", "Offset"))
 VALUES: Final = st.one_of(
@@ -212,8 +198,8 @@ def schemas() -> st.SearchStrategy[EventOn]:
     return st.builds(a_column, NAMES, TYPES, is_first=st.booleans())
 
 
-def records() -> st.SearchStrategy[EventOn]:
-    def event(node: "Node", state: ChainState, cities: list[str], at: int) -> tuple[KnownEvent, ...]:
+def a_slice(cities: list[str], at: int) -> EventOn:
+    def event(node: "Node", state: ChainState) -> tuple[KnownEvent, ...]:
         known = replace(node.find("cities"), state=state)
         table = pa.table({"event_time": [at] * len(cities), "city": cities}, schema=DATA)
         is_root = state.kind is DatasetKind.Root
@@ -222,10 +208,12 @@ def records() -> st.SearchStrategy[EventOn]:
         except InvalidInput:  # no record has the columns that a block before names
             return ()
 
+    return event
+
+
+def records() -> st.SearchStrategy[EventOn]:
     cities = st.lists(TEXTS, min_size=1, max_size=3)
-    event_times = st.sampled_from((0, LAST.ms, LAST.ms + 1, 1 << 62))
-    both = st.tuples(cities, event_times)
-    return both.map(lambda drawn: lambda node, state: event(node, state, *drawn))
+    return st.builds(a_slice, cities, st.sampled_from((0, LAST.ms, LAST.ms + 1, 1 << 62)))
 
 
 def a_step_of_nothing(_: Node, state: ChainState) -> tuple[KnownEvent, ...]:
@@ -282,7 +270,7 @@ def descriptions() -> st.SearchStrategy[EventOn]:
 EVENTS: Final = st.one_of(
     positions(), watermarks(), vocabularies(), schemas(), records(), DEFINITIONS, descriptions()
 )
-PUSHES: Final = st.lists(st.tuples(EVENTS, TIMES), min_size=1, max_size=4)
+PUSHES: Final = st.lists(st.tuples(EVENTS | descriptions() | records(), TIMES), min_size=1, max_size=4)
 
 
 @contextmanager
@@ -291,19 +279,40 @@ def running() -> Iterator[Node]:
         yield Node(Path(home), pool)
 
 
-def pushed(node: Node, ref: str, blocks: list[tuple[EventOn, int]], *, is_forced: bool) -> bool:
+def a_block(past: ChainState, event: KnownEvent, time: Timestamp) -> tuple[bytes, ChainState] | None:
+    """Return a block that a stranger made, and the state after it; None if a rule of chains forbids it."""
+    number = past.sequence_number + 1
+    block = MetadataBlock(system_time=time, prev_block_hash=past.head, sequence_number=number, event=event)
+    try:
+        raw = encode_block(block)
+        return raw, admit(past, decode_block(raw).block, block_hash=block_hash(raw), version=3)
+    except (ChainRuleViolated, InvalidInput):
+        return None
+
+
+def push(node: Node, ref: str, events: list[tuple[EventOn, int]], *, is_forced: bool) -> bool:
     """Have blocks arrive on the head, or instead of it; return whether they are accepted."""
     known = node.find(ref)
     state = node.past_states(ref)[0] if is_forced else known.state
-    for event_on, later_by in blocks:
+    blocks = {}
+    for event_on, later_by in events:
         time = Timestamp(state.system_time.ns + later_by)
         for event in event_on(node, state):
-            note(f"{event} at {time}")
-            state = node.store_block(state, event, time) or state
-    outcome = node.importer.import_chain(
-        known.id, expected_head=known.state.head, new_head=state.head, alias="", is_forced=is_forced
-    )
-    return isinstance(outcome, Committed) and not outcome.already
+            if currently_in_test_context():
+                note(f"{event} at {time}")
+            if (made := a_block(state, event, time)) is not None:
+                raw, state = made
+                blocks[state.head] = raw
+    if blocks:
+        node.receive(ref, blocks, is_forced=is_forced)
+    return node.find(ref).state.head != known.state.head
+
+
+def test_what_a_push_may_bring_is_accepted() -> None:
+    with running() as node:
+        described = fixed(SetInfo(description="x"))
+        assert push(node, "cities", [(described, 0), (a_slice(["Rome"], 0), 0)], is_forced=False)
+        assert push(node, "copy", [(described, 1)], is_forced=False)
 
 
 @settings(max_examples=examples(40))
@@ -325,7 +334,7 @@ def test_a_dataset_can_be_ingested_derived_and_verified(
 ) -> None:
     with running() as node:
         known = [position_of(state, "default") for state in node.past_states("cities")]
-        pushed(node, ref, blocks, is_forced=is_forced)
+        push(node, ref, blocks, is_forced=is_forced)
         assert position_of(node.find("cities").state, "default") in known, "no message is skipped"
 
         if is_forced:  # blocks that derivatives have read may be gone
