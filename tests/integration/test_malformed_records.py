@@ -144,7 +144,7 @@ def test_a_source_may_stop_at_a_bad_message_until_it_is_skipped(story: Story) ->
     story.node.run(f"source set {name} badRecords=stop")
     Sender(story.node).send(story.topic(name), [good(1), b"nonsense", good(2)])
     said = story.node.fails(f"pull {name}")
-    assert "is not one JSON object" in said
+    assert "expected one JSON object" in said
     assert (story.records(name), story.summary(name)["rejected"]) == ([1], 0)
     story.node.run(f"source skip {name}")
     assert story.pull(name)[name]["rejected"] == 1

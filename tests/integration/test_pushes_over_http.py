@@ -80,7 +80,7 @@ def test_bad_rows_of_pushes_are_dead_letters_that_can_be_retried(story: Story, o
         ("row/1", "x"),
         ("row/2", "y"),
     ]
-    assert listed[2]["reason"] == "standard input, line 2: is not one JSON object"
+    assert listed[2]["reason"] == "standard input, line 2: expected one JSON object"
     assert story.node.run(f"rejected drop {orders} row/1 row/2 --output json")["open"] == 1
     assert story.summary(orders)["rejected"] == 1
 

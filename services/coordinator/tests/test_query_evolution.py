@@ -149,7 +149,7 @@ def test_records_after_the_new_query_have_its_column_and_those_before_have_none(
         ("SELECT event_time, city AS town FROM cities", "column city: cannot be removed"),
         (
             "SELECT event_time, population AS city FROM cities",
-            "column city: was string and cannot become int64",
+            "column city: was STRING and cannot become BIGINT",
         ),
     ],
 )

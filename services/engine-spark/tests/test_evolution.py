@@ -42,7 +42,7 @@ def test_columns_may_be_added(engine: EngineClient, query: str) -> None:
         (CARRIERS.replace("carrier", "carrier AS airline"), "column carrier: cannot be removed"),
         (
             CARRIERS.replace("flight FROM", "CAST(flight AS STRING) AS flight FROM"),
-            "column flight: was int32",
+            "column flight: was INT",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.arrow_flatbuffer import read_schema, write_schema
+from odf_common.data.ddl import type_to_ddl
 from odf_common.data.odf_schema import to_arrow
 from odf_common.data.stored_types import compared_schema, compared_type, stored_schema
 from odf_common.errors import InvalidInput
@@ -98,7 +99,8 @@ def _check_field(old: pa.Field, new: pa.Field, name: str) -> None:
         _check_field(before.value_field, after.value_field, f"{name}[]")
     elif before != after:
         remedy = f"; {OUTGROWN}" if _is_number(before) and _is_number(after) else ""
-        raise InvalidInput(text=f"was {before} and cannot become {after}{remedy}", where=f"column {name}")
+        text = f"was {type_to_ddl(before)} and cannot become {type_to_ddl(after)}{remedy}"
+        raise InvalidInput(text=text, where=f"column {name}")
 
 
 def _is_number(type_: pa.DataType) -> bool:

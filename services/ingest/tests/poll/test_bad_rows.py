@@ -69,7 +69,7 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
             '{"id":1}\n{"id":2,"price":"cheap"}\n',
             "line 2: column price: 'cheap' is not a value of DOUBLE; declare STRING, and convert it in preprocess",
         ),
-        (LINES, '{"id":1}\n{"id":\n', "line 2: is not one JSON object"),
+        (LINES, '{"id":1}\n{"id":\n', "line 2: expected one JSON object"),
         (
             ARRAY,
             '[{"id":1},\n{"id":2,"day":"soon"}]',
@@ -124,7 +124,7 @@ def rejecting(bench: Any, **more: Any) -> Any:
             "price,id,day\n1,,2024-01-05",
             "line 3: column id: is null; a value of BIGINT is required",
         ),
-        (LINES, '{"id":1}\nhm\n\n{"id":3}\n', "hm", "line 2: is not one JSON object"),
+        (LINES, '{"id":1}\nhm\n\n{"id":3}\n', "hm", "line 2: expected one JSON object"),
         (
             ReadStepJson(ddl_schema=DDL, sub_path="a.b"),
             '{"a":{"b":[{"id":1},\n{"day":\n"2024-01-05"},{"id":3}]}}',
@@ -137,7 +137,7 @@ def rejecting(bench: Any, **more: Any) -> Any:
             '{"type":"Other"}',
             "line 2: its type is 'Other' instead of 'Feature'",
         ),
-        (ReadStepNdJson(), '{"id":1}\nhm\n{"id":3}\n', "hm", "line 2: is not one JSON object"),
+        (ReadStepNdJson(), '{"id":1}\nhm\n{"id":3}\n', "hm", "line 2: expected one JSON object"),
         (
             ReadStepNdGeoJson(ddl_schema=("id BIGINT NOT NULL", "geometry STRING")),
             FEATURE % "1" + '{"type":"Other"}\n' + FEATURE % "3",
@@ -225,7 +225,7 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
 @pytest.mark.parametrize(
     ("read", "content", "more", "why"),
     [
-        (LINES, b"x\ny\n", {}, "a.txt, line 1: is not one JSON object"),
+        (LINES, b"x\ny\n", {}, "a.txt, line 1: expected one JSON object"),
         (CSV, b"id,name\n1,x\n", {}, "a.txt: the header has unknown columns 'name'"),
         (LINES, b'{"day":"2024-01-05"}\n', {}, "a.txt, line 1: column id: is null"),
         (LINES, b'{"id":1}\nx\n', {"max_rejected_share": 0.4}, "1 of 2 rows of a.txt are not records"),
@@ -257,7 +257,7 @@ def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any
     (tmp_path / "a.txt").write_bytes(b'{"id":1}\nx\n')
     fetch = FetchStepFilesGlob(path=f"{tmp_path}/*.txt")
     bench = rejecting(make_polled(fetch, read=LINES, merge=MergeStrategySnapshot(primary_key=("id",))))
-    with pytest.raises(InvalidInput, match=r"a.txt, line 2: is not one JSON object"):
+    with pytest.raises(InvalidInput, match=r"a.txt, line 2: expected one JSON object"):
         poll(bench)
     (tmp_path / "a.txt").write_bytes(b'{"id":1}\n{"id":2}\n{"id":1}\n')
     with pytest.raises(

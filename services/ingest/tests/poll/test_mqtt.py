@@ -335,7 +335,7 @@ def test_a_bad_message_is_a_dead_letter_and_does_not_block_its_batch(
     assert ids(bench) == [1, 2, 3]
     letters = bench.coordinator.letters
     assert [(one.offset, one.value) for one in letters] == [(0, b"x"), (1, b"y")]
-    assert letters[0].reason.endswith(" (home/2): is not one JSON object")
+    assert letters[0].reason.endswith(" (home/2): expected one JSON object")
     assert source_progress(bench.state.source_states["default"]).rejected == 2
 
 

@@ -318,7 +318,7 @@ def test_an_invalid_message_is_skipped_if_the_source_stops_at_those(work: Work) 
     work.begin(replace(a_batch({0: [b"junk"]}), search=a_search()))
     assert isinstance(work.failure, PositionChanged)
     assert [one.reason for one in work.bench.coordinator.letters] == [
-        "skipped by command: is not one JSON object"
+        "skipped by command: expected one JSON object"
     ]
     assert work.progress == [(2, 0)]
 

@@ -219,7 +219,7 @@ def test_bad_messages_are_dead_letters_and_their_neighbours_continue(make_bench:
     commit(bench, a_batch({0: values}))
     assert [row["id"] for row in bench.rows()] == [1, 3]
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
-        (1, "is not one JSON object"),
+        (1, "expected one JSON object"),
         (2, TOMBSTONE),
         (3, "column event_time: is null; a value of TIMESTAMP(3) is required"),
         (4, "column id: is null; a value of BIGINT is required"),
@@ -415,7 +415,7 @@ def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> Non
     assert source_progress(bench.state.source_states["default"]).rejected == 3
     waiting = open_rejects(bench.blobs, bench.state, ("default",))
     assert waiting.since is not None
-    assert waiting == Rejects(count=3, reason="is not one JSON object", since=waiting.since)
+    assert waiting == Rejects(count=3, reason="expected one JSON object", since=waiting.since)
     assert {one.facts["topic-id"] for one in bench.coordinator.letters} == {"one"}
 
 
@@ -468,6 +468,6 @@ def test_a_source_that_stops_at_bad_records_stops_in_each_partition_separately(m
     commit(bench, a_batch(values, partitions=2))
     assert sorted(row["id"] for row in bench.rows()) == [1, 3]
     assert position_of(bench.state, "default").topics["topic"].next == {0: 1, 1: 1}
-    with pytest.raises(RecordRejected, match=r"^message 0/1 of topic topic is not a record: is not one"):
+    with pytest.raises(RecordRejected, match=r"^message 0/1 of topic topic is not a record: expected one JSON object"):
         commit(bench, a_batch({0: [b"junk", message(2)]}, start={0: 1}, partitions=2))
     assert bench.coordinator.letters == []

@@ -367,7 +367,7 @@ def test_a_source_that_stops_at_bad_records_commits_the_records_before(
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     broker.logs[TOPIC, 0] += [message(1), message(2), b"junk", message(3)]
     with running(bench, broker) as node:
-        with pytest.raises(SourceStopped, match=r"message 0/2 of .*: is not one JSON object"):
+        with pytest.raises(SourceStopped, match=r"message 0/2 of .*: expected one JSON object"):
             node.drain()
         assert node.ids == [1, 2]
         assert bench.coordinator.letters == []
@@ -388,7 +388,7 @@ def test_progress_reports_how_many_messages_wait_for_a_decision_and_metrics_coun
         node.wait(lambda: metrics.BAD.labels("a", "default")._value.get() == before + 2)
         node.wait(lambda: any(one.ingest_progress.rejected == 2 for _, one in bench.coordinator.sent))
     progress = [one.ingest_progress for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
-    assert progress[-1].rejected_reason == "is not one JSON object"
+    assert progress[-1].rejected_reason == "expected one JSON object"
     assert max(one.elapsed_ms for one in progress) < 60_000
 
 

@@ -111,7 +111,7 @@ def pushing(make_bench: Any, tmp_path: Path) -> Any:
             [b'{"day":"2024-01-01"}'],
             "line 2, record 2: column id: is null; a value of BIGINT is required",
         ),
-        (ReadStepNdJson(), b'{"id":1}\nhm\n', [b"hm"], "line 2: is not one JSON object"),
+        (ReadStepNdJson(), b'{"id":1}\nhm\n', [b"hm"], "line 2: expected one JSON object"),
     ],
     ids=["lines", "csv", "array", "no-schema"],
 )
@@ -172,7 +172,7 @@ def test_a_file_with_more_bad_rows_than_allowed_is_refused(pushing: Any) -> None
 
 def test_a_file_none_of_whose_rows_fits_is_refused(pushing: Any) -> None:
     made = pushing()
-    with pytest.raises(InvalidInput, match=r"^line 1: is not one JSON object"):
+    with pytest.raises(InvalidInput, match=r"^line 1: expected one JSON object"):
         made.push("<html>\n</html>\n")
     assert made.letters.sent == []
 

@@ -87,7 +87,7 @@ def test_a_message_is_an_object_or_an_array_of_one() -> None:
         (b"1", "expected an array of objects"),
         (b"[1]", "expected an array of objects"),
         (b'[{"id":1},{"id":2}]', "has 2 records instead of one"),
-        (b"{", "is not one JSON object"),
+        (b"{", "expected one JSON object"),
         (b'{"id":"x"}', "changed from number to string in row 1"),
     ],
 )

@@ -36,7 +36,7 @@ def test_an_object_may_be_spread_over_lines_and_wrapped_in_white_space() -> None
     assert [row["id"] for row in rows(b'{\n "id": 1\n}\n', b'  {"id":2}\r\n')] == [1, 2]
 
 
-NO_OBJECT = "is not one JSON object"
+NO_OBJECT = "expected one JSON object"
 
 BAD_LINES = {
     b"junk": NO_OBJECT,
@@ -79,7 +79,7 @@ def test_a_file_with_a_bad_line_is_refused(bad: bytes) -> None:
 
 
 def test_an_empty_message_does_not_hide_a_double_one() -> None:
-    with pytest.raises(InvalidInput, match="is not one JSON object"):
+    with pytest.raises(InvalidInput, match="expected one JSON object"):
         rows(b'{"id":1}', b"", b'{"id":2}{"id":3}')
 
 

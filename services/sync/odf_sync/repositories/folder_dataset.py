@@ -29,7 +29,7 @@ class RemoteFolder(RemoteDataset):
         """Return the head; raises `NotFound`."""
         head = self._store.head()
         if head is None:
-            raise NotFound(what=f"{self.url} (it has no refs/head)")
+            raise NotFound(what=f"a dataset in {self.url}")
         return head
 
     def is_private(self) -> bool:

@@ -220,7 +220,9 @@ class HttpDataset:
             return self.get(HEAD)
         except NotFound as error:
             is_logged_in = bool(self._headers)
-            raise NothingVisible(what=error.what, url=self._base, is_logged_in=is_logged_in) from error
+            raise NothingVisible(
+                what=f"dataset {self.url}", url=self._base, is_logged_in=is_logged_in
+            ) from error
 
     def block(self, name: Multihash) -> bytes:
         """Return a block's bytes."""

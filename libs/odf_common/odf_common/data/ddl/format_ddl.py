@@ -37,6 +37,14 @@ def schema_to_ddl(schema: pa.Schema) -> tuple[str, ...]:
     return tuple(_definition(column, " ", column.name) for column in schema)
 
 
+def type_to_ddl(type_: pa.DataType) -> str:
+    """Return a type as manifests write it; as Arrow does if they cannot."""
+    try:
+        return _type(stored_type(type_), "")
+    except InvalidInput:
+        return str(type_)
+
+
 def _definition(column: pa.Field, gap: str, where: str) -> str:
     return f"{_name(column.name)}{gap}{_type(stored_type(column.type), where)}{_requirement(column)}"
 

@@ -151,7 +151,7 @@ def as_lines(values: Sequence[bytes]) -> MessageBuffer:
     if not _is_one_each(lines):
         lines = MessageBuffer.of([_one_line(value) for value in values])
         if not _is_one_each(lines):
-            raise InvalidInput(text="is not one JSON object")
+            raise InvalidInput(text="expected one JSON object")
     require_utf8(lines.text)
     return lines
 
