@@ -81,6 +81,31 @@ def test_the_name_of_an_id_is_requested_from_the_node(
     assert locate(known, f"node/{ID}") == Location(url=f"{server.url}/{path}", dataset=ID)
 
 
+@pytest.mark.parametrize(
+    ("token", "is_multi_tenant", "text", "path"),
+    [
+        ("t", True, "node/cities", "alice/cities"),
+        ("t", True, "node/bob/cities", "bob/cities"),
+        ("t", False, "node/cities", "cities"),
+        (None, True, "node/cities", "cities"),
+    ],
+)
+def test_a_name_without_an_account_is_that_of_ones_own_account_if_logged_in_at_a_node_with_accounts(  # noqa: PLR0917
+    known: LocalRepositories,
+    server: PageServer,
+    token: str | None,
+    is_multi_tenant: bool,  # noqa: FBT001 - a parameter
+    text: str,
+    path: str,
+) -> None:
+    known.add(Name("node"), f"odf+{server.url}")
+    server.pages["/info"] = Page(body=json.dumps({"isMultiTenant": is_multi_tenant}).encode())
+    server.pages["/accounts/me"] = Page(body=json.dumps({"accountName": "alice"}).encode())
+    assert locate(known, text, lambda _: token) == Location(url=f"odf+{server.url}/{path}")
+    if token is None:
+        assert server.requests == []
+
+
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 406, 410, 418, 451])
 def test_a_server_that_refuses_to_report_accounts_has_names_without_them(
     known: LocalRepositories, server: PageServer, status: int

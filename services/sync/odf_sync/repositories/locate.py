@@ -45,7 +45,8 @@ def locate(repositories: LocalRepositories, text: str, token_for: TokenFor = no_
             return Location(url=text)
         case AmbiguousAlias(first=repo, dataset=dataset):
             base = repositories.find(repo).url
-            return Location(url=dataset_url(base, RemoteAlias(repo=repo, dataset=dataset)))
+            account = _account_meant(base, token_for)
+            return Location(url=dataset_url(base, RemoteAlias(repo=repo, account=account, dataset=dataset)))
         case RemoteAlias(repo=repo) as alias:
             return Location(url=dataset_url(repositories.find(repo).url, alias))
         case RemoteId(repo=Name() as repo, id=dataset_id):
@@ -115,6 +116,14 @@ def is_multi_tenant(base: str, token_for: TokenFor) -> bool:
         if error.status in TRY_LATER or error.status not in CLIENT_ERRORS:
             raise
         return False
+
+
+def _account_meant(base: str, token_for: TokenFor) -> Name | None:
+    """Return the account that a name without one means: on a node with accounts the own one, if logged in there."""
+    rest = base.removeprefix(SMART_PREFIX)
+    if not _is_node(base) or not token_for(rest) or not is_multi_tenant(rest, token_for):
+        return None
+    return _own_account(rest, token_for)
 
 
 def _own_account(base: str, token_for: TokenFor) -> Name:
