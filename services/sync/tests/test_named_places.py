@@ -94,7 +94,7 @@ def test_a_name_without_an_account_is_that_of_ones_own_account_if_logged_in_at_a
     known: LocalRepositories,
     server: PageServer,
     token: str | None,
-    is_multi_tenant: bool,  # noqa: FBT001 - a parameter
+    is_multi_tenant: bool,
     text: str,
     path: str,
 ) -> None:

@@ -468,6 +468,8 @@ def test_a_source_that_stops_at_bad_records_stops_in_each_partition_separately(m
     commit(bench, a_batch(values, partitions=2))
     assert sorted(row["id"] for row in bench.rows()) == [1, 3]
     assert position_of(bench.state, "default").topics["topic"].next == {0: 1, 1: 1}
-    with pytest.raises(RecordRejected, match=r"^message 0/1 of topic topic is not a record: expected one JSON object"):
+    with pytest.raises(
+        RecordRejected, match=r"^message 0/1 of topic topic is not a record: expected one JSON object"
+    ):
         commit(bench, a_batch({0: [b"junk", message(2)]}, start={0: 1}, partitions=2))
     assert bench.coordinator.letters == []
