@@ -92,10 +92,10 @@ def sent(node: EmbeddedNode, request: pytest.FixtureRequest) -> Sent:
 
 def snapshots() -> list[Manifest]:
     files = [folding.EXAMPLES / f"{name}.yaml" for name in folding.MANIFESTS]
-    files += [waiting.TRADING / f"{name}.yaml" for name in ("trades", "positions")]
+    files += [waiting.TRADING / f"{name}.yaml" for name in ("prices", "trades", "positions")]
     derived = [derivative(name, {"clicks": "clicks"}, query) for name, query in waiting.DERIVED.items()]
     examples = [yaml.safe_load(file.read_text()) for file in files]
-    return [waiting.CLICKS, waiting.PRICES, *examples, *folding.DERIVED, *derived]
+    return [waiting.CLICKS, *examples, *folding.DERIVED, *derived]
 
 
 def test_every_root_has_each_record_once(sent: Sent) -> None:

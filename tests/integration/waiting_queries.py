@@ -10,15 +10,8 @@ from odf_testing.manifests import root
 from odf_testing.rows import row, timestamp
 from odf_testing.story import Row
 
-from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
-
 TRADING = Path(__file__).parents[2] / "examples" / "trading"
 CLICKS = root("clicks", ("event_time TIMESTAMP(3)", "id BIGINT", "user STRING", "amount BIGINT"))
-PRICES = root(
-    "prices",
-    ("op INT", "event_time TIMESTAMP(3)", "symbol STRING", "price DOUBLE"),
-    merge={"kind": "ChangelogStream", "primaryKey": ["symbol", "event_time"]},
-)
 DERIVED: Mapping[str, str] = {
     "clicks.monthly": """
         SELECT date_trunc('month', event_time) AS event_time, user, sum(amount) AS amount, count(*) AS n
@@ -65,13 +58,10 @@ AT_ONCE: Mapping[str, str] = {
     "clicks.corrected": f"""
         SELECT event_time // {WEEK} * {WEEK} AS week, user, sum(amount), count(*) FROM taken GROUP BY ALL
     """,
-    "positions": f"""
+    "positions": """
         SELECT t.event_time, id, t.symbol, quantity, position, price, position * price
         FROM (SELECT *, sum(quantity) OVER (PARTITION BY symbol ORDER BY event_time) AS position FROM trades) AS t
-        ASOF JOIN (
-            SELECT symbol, event_time, price FROM taken WHERE op IN ({APPEND}, {TO})
-            EXCEPT SELECT symbol, event_time, price FROM taken WHERE op IN ({RETRACT}, {FROM})
-        ) AS p ON t.symbol = p.symbol AND t.event_time >= p.event_time
+        ASOF JOIN taken AS p ON t.symbol = p.symbol AND t.event_time >= p.event_time
     """,
 }
 HOURS = 45 * 24  # of a round
@@ -96,7 +86,7 @@ def with_seen(rounds: Sequence[Sequence[Row]]) -> list[Row]:
 
 
 def inputs(source: random.Random) -> Rounds:
-    """Return rows of every root by round; some clicks and corrections are one round late."""
+    """Return rows of every root by round; some clicks and prices are one round late."""
     clicks: list[list[Row]] = [[] for _ in range(ROUNDS)]
     trades: list[list[Row]] = [[] for _ in range(ROUNDS)]
     for id_ in range(400):
@@ -113,31 +103,19 @@ def inputs(source: random.Random) -> Rounds:
 
 
 def prices(source: random.Random) -> list[list[Row]]:
-    """Return prices by round, some of them corrected or retracted at once, some in the next round."""
+    """Return prices by round; NULL ends a price, and some come in the next round."""
     rounds: list[list[Row]] = []
     again: list[Row] = []
     for number in range(ROUNDS):
-        made = again
-        for hour in range(0, HOURS, 8):
-            for symbol in "XY":
-                at = timestamp(hours=number * HOURS + hour)
-                first = row("op event_time symbol price", APPEND, at, symbol, float(source.randrange(100)))
-                made += [first, *source.choice(([], [], [], retracted(first), corrected(first)))]
-        ends = [
-            row("op event_time symbol price", APPEND, timestamp(hours=(number + 1) * HOURS - 1), symbol, 50.0)
-            for symbol in "XY"
-        ]
-        rounds.append([*made, *ends])
+        made, first = again, number * HOURS
+        for hour in range(first, first + HOURS - 1, 8):
+            made += [_price(symbol, hour, source.choice((None, 7.0, 40.0, 99.0))) for symbol in "XY"]
+        last = first + HOURS - 1
+        rounds.append([*made, _price("X", last, 50.0)])
         # Exactly at the watermark is in time, before it is not.
-        again = [*corrected(ends[0]), *retracted(ends[1]), *corrected(made[-1])]
+        again = [_price("Y", last, 60.0), _price("X", last - 1, 1000.0)]
     return rounds
 
 
-def corrected(one: Row) -> list[Row]:
-    """Return a correction of a price."""
-    return [{**one, "op": FROM}, {**one, "op": TO, "price": one["price"] + 1000}]
-
-
-def retracted(one: Row) -> list[Row]:
-    """Return a price that is retracted."""
-    return [{**one, "op": RETRACT}]
+def _price(symbol: str, hour: int, price: float | None) -> Row:
+    return row("event_time symbol price", timestamp(hours=hour), symbol, price)
