@@ -98,6 +98,11 @@ def test_blocks_of_queries_that_cannot_differ_are_valid(earlier: EmbeddedNode) -
         assert f"a node with spark {FIRST} checks them" in said["text"]
 
 
+def test_what_will_be_paused_is_named_before_there_is_anything_to_read(earlier: EmbeddedNode) -> None:
+    for name, kind in {**DIFFER, "xml": "xpath_int"}.items():
+        earlier.eventually(lambda name=name, kind=kind: kind in problem(earlier, name)[0])  # type: ignore[misc]
+
+
 def test_what_cannot_differ_continues_and_the_rest_is_paused(earlier: EmbeddedNode) -> None:
     before = {row["alias"]: row["records"] for row in earlier.run("list --output json")}
     for name, record in LATER.items():

@@ -123,6 +123,19 @@ def test_what_earlier_versions_of_the_same_engine_computed_is_kept(versioned: Co
     assert slices(versioned) == before
 
 
+def test_data_whose_results_have_changed_is_kept(versioned: Coordinator) -> None:
+    versioned.engine.version, versioned.engine.earlier = "two", "one"
+    versioned.engine.changes = ("times are cut",)
+
+    with pytest.raises(
+        Refused, match=r"could not be recomputed here: spark one computed it, .* times are cut"
+    ):
+        versioned.dropper.drop("cities.copy")
+
+    versioned.engine.changes = ()
+    assert versioned.dropper.drop("cities.copy").slices == 1
+
+
 def test_data_of_a_query_that_the_installed_engine_cannot_parse_is_kept(
     versioned: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

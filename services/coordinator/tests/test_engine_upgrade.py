@@ -1,11 +1,16 @@
 """Derivatives go on with the installed version of the engine: their state is converted, or all is derived again."""
 
+import time
+from typing import cast
+
+import grpc
 import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local.key_files import NotOwned
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.ports.engine import ResultsChanged
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade
 
 COPIES = ("cities.copy", "copy.copy")
@@ -42,21 +47,59 @@ def cities(node: Coordinator, ref: str) -> list[str]:
     return list(node.record_reader.tail(ref, 9)["city"].to_pylist())
 
 
-def test_results_that_changed_pause_a_derivative_and_the_remedy_names_it(
-    node: Coordinator, root: str, derivative: str
-) -> None:
-    node.add(root, derivative)
-    node.engine.failures = [ResultsChanged(engine="spark one", kinds="times are cut")]
-    node.push("cities", "Oslo")
-    node.work()
+def listed(node: Coordinator, wanted: str) -> wire.DatasetSummary:
+    """Return the summary of `cities.copy` once it has a problem with this text; the engine is asked in the background."""
+    servicer, deadline = Servicer(node.parts), time.monotonic() + 30
+    while time.monotonic() < deadline:
+        reply = servicer.List(wire.ListRequest(), cast("grpc.ServicerContext", None))
+        for dataset in reply.datasets:
+            if dataset.alias == "cities.copy" and wanted in dataset.problem:
+                return dataset
+        time.sleep(0.01)
+    raise AssertionError(f"no problem with {wanted!r}")
 
-    problem = node.scheduler.current_problem(node.find("cities.copy").id)
+
+def test_results_that_changed_pause_a_derivative_and_the_remedy_names_it(older: Coordinator) -> None:
+    older.engine.earlier, older.engine.changes = "one", ("times are cut",)
+    older.push("cities", "Rome", minute=1)
+    older.work()
+
+    problem = older.scheduler.current_problem(older.find("cities.copy").id)
 
     assert problem is not None
     assert problem.text == "spark one computed it, and results differ today: times are cut"
     assert "`odf engine upgrade cities.copy`" in problem.remedy
-    node.now += 3600
-    assert node.work() == 0
+    older.now += 3600
+    assert older.work() == 0
+    upgrade(older, "cities.copy")
+    older.work()
+    assert older.scheduler.current_problem(older.find("cities.copy").id) is None
+    assert cities(older, "cities.copy") == ["Oslo", "Rome"]
+
+
+def test_a_derivative_with_nothing_to_read_is_named_too(older: Coordinator) -> None:
+    older.engine.earlier, older.engine.changes = "one", ("times are cut",)
+    assert "`odf engine upgrade cities.copy`" in listed(older, "times are cut").remedy
+
+    older.engine.earlier = None
+    assert "here is two" in listed(older, "asked for one").problem
+
+    upgrade(older, "cities.copy")
+    (found,) = [
+        one
+        for one in Servicer(older.parts).List(wire.ListRequest(), cast("grpc.ServicerContext", None)).datasets
+        if one.alias == "cities.copy"
+    ]
+    assert found.problem == ""
+
+
+def test_one_that_cannot_differ_continues_under_its_version(older: Coordinator) -> None:
+    older.engine.earlier = "one"
+    older.push("cities", "Rome", minute=1)
+    older.work()
+
+    assert [cities(older, ref) for ref in COPIES] == [["Oslo", "Rome"]] * 2
+    assert [version(older, ref) for ref in COPIES] == ["one", "one"]
 
 
 def test_a_dry_run_changes_nothing(older: Coordinator) -> None:

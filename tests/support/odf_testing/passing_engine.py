@@ -28,6 +28,7 @@ from odf_common.ports.engine import (
     OnProgress,
     Past,
     QueryTable,
+    ResultsChanged,
     ValidatedQuery,
     always,
 )
@@ -38,7 +39,8 @@ class PassingEngine:
 
     columns: Sequence[str] | None = None
     version: str | None = None
-    changes: Strings = ()  # of what any other version has computed
+    earlier: str | None = None  # a version that is accepted
+    changes: Strings = ()  # of results of other versions
 
     def __init__(self) -> None:
         self.requests: list[TransformRequest] = []
@@ -52,6 +54,7 @@ class PassingEngine:
         self, request: TransformRequest, on_progress: OnProgress | None = None
     ) -> TransformResponseSuccess:
         self._require(request.transform)
+        self._require_same_results(request.transform)
         self.requests.append(request)
         if on_progress is not None:
             for progress in self.progress:
@@ -97,6 +100,8 @@ class PassingEngine:
     ) -> ValidatedQuery:
         _require_select(transform)
         self._require(transform)
+        if inputs:
+            self._require_same_results(transform)
         schema = next(iter(inputs.values()), None)
         is_final = any("window(" in step.query for step in transform.queries or ())
         reasons = [f"{name} {why}" for name, why in (retracting or {}).items()]
@@ -118,8 +123,12 @@ class PassingEngine:
         _require_select(transform)
 
     def _require(self, transform: Transform) -> None:
-        if transform.version not in (None, self.version):
+        if transform.version not in (None, self.version, self.earlier):
             raise EngineNotAvailable(text=f"asked for {transform.version}, here is {self.version}")
+
+    def _require_same_results(self, transform: Transform) -> None:
+        if transform.version not in (None, self.version) and self.changes:
+            raise ResultsChanged(engine=f"spark {transform.version}", kinds="; ".join(self.changes))
 
     def migrate(self, request: MigrateRequest) -> TransformResponseSuccess:
         self._require(request.new.transform)

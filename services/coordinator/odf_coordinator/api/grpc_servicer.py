@@ -29,11 +29,11 @@ from odf_coordinator.catalog.chain_problems import chain_problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
-from odf_coordinator.definitions.query_validation import PreprocessProblems
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade, EngineUpgrader
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller, PullProgress
+from odf_coordinator.operations.query_problems import QueryProblems
 from odf_coordinator.operations.read import RecordReader, ipc_chunks
 from odf_coordinator.operations.references import Expected, References
 from odf_coordinator.storage.availability import was_dropped
@@ -64,7 +64,7 @@ class Servicer(CoordinatorServicer):
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._preprocesses = PreprocessProblems(parts.creator.engine, parts.datasets.has_key)
+        self._queries = QueryProblems(parts.datasets, parts.creator.engine)
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:
         """Create or replace datasets from manifests."""
@@ -237,7 +237,7 @@ class Servicer(CoordinatorServicer):
             or self._parts.scheduler.current_problem(handle.id)
             or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
             or unheard(handle, self._parts.datasets.has_key)
-            or self._preprocesses.problem(handle),
+            or self._queries.problem(handle),
             data_size=data_size,
             # Derivatives only: a listing opens no file of a root except its head.
             is_dropped=handle.is_derivative and was_dropped(self._parts.datasets, handle),

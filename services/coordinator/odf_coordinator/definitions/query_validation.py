@@ -1,14 +1,13 @@
 """Validates transforms with the engine before anything is committed."""
 
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidQuery, OdfError
+from odf_common.errors import InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
@@ -17,9 +16,8 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
 )
-from odf_common.metadata.steps import ReadStep, Strings, Transform
+from odf_common.metadata.steps import Strings
 from odf_common.ports.engine import Engine, Past, ValidatedQuery
-from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
     declared_schema,
@@ -65,6 +63,7 @@ class Validation:
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
         self._retractions = Retractions(datasets=datasets, validate=self._validate)
+        self._installed: dict[tuple[str, str | None], str | None] = {}  # by engine and version asked for
 
     def check(self, draft: Draft) -> Draft:
         """Validate the draft's queries; return it with the engine's version in its transform.
@@ -168,8 +167,16 @@ class Validation:
         return ValidTransform(event=upgraded, schema=None, changes=validated.changes)
 
     def require_same_results(self, event: SetTransform, vocabulary: DatasetVocabulary) -> None:
-        """Raise `ResultsChanged` if the engine may not compute a transform like the version that it names."""
-        self._engine.validate(event.transform, *_columns(self._shapes(event)), vocabulary)
+        """Raise `ResultsChanged` if the engine may not compute a transform like the version that it names.
+
+        Raises `EngineNotAvailable` for another engine, and `InvalidQuery` if the query is refused today.
+        """
+        transform = event.transform
+        name = (transform.engine.lower(), transform.version)
+        if name not in self._installed:
+            self._installed[name] = self._engine.validate(transform, {}, {}, vocabulary).version
+        if transform.version not in (None, self._installed[name]):  # an earlier one
+            self._engine.validate(transform, *_columns(self._shapes(event)), vocabulary)
 
     def _shapes(self, event: SetTransform) -> Mapping[str, Shape]:
         """Return the inputs' shapes by their names in the query."""
@@ -183,52 +190,6 @@ class Validation:
             return self._drafted[dataset]
         handle = self._datasets.find(ref)
         return Shape(schema=schema_of(handle.state), vocabulary=handle.state.vocabulary)
-
-
-class PreprocessProblems:
-    """Problems of sources whose preprocessing SQL is in the chain, but would be refused if it were added today.
-
-    The engine is asked once for each query, in the background: a status does not wait for an engine that starts.
-    """
-
-    def __init__(self, engine: Engine, has_key: Callable[[DatasetId], bool]) -> None:
-        """Ask this engine about the sources of datasets whose key is on this node: others are not read here."""
-        self._engine = engine
-        self._has_key = has_key
-        self._refusals: dict[tuple[Transform, ReadStep], str] = {}  # empty while the engine is asked
-        self._guard = threading.Lock()
-
-    def problem(self, handle: DatasetHandle) -> Problem | None:
-        """Return the problem of a dataset; None if it has none, or if the engine has not answered yet."""
-        for source in sources_of(handle.state):
-            if source.preprocess is None or not self._has_key(handle.id):
-                continue
-            if why := self._refusal(source.preprocess, source.read):
-                remedy = (
-                    "records are still ingested; commit the source again with a query that is accepted: `odf commit "
-                    f"{handle.alias} FILE`, and let a derivative do the rest"
-                )
-                text = f"its preprocess would be refused today: {why}"
-                return Problem(text=text, remedy=remedy, since=handle.state.system_time)
-        return None
-
-    def _refusal(self, query: Transform, read: ReadStep) -> str:
-        with self._guard:
-            if (query, read) in self._refusals:
-                return self._refusals[query, read]
-            self._refusals[query, read] = ""
-        threading.Thread(target=self._ask, args=(query, read), name="preprocess-check", daemon=True).start()
-        return ""
-
-    def _ask(self, query: Transform, read: ReadStep) -> None:
-        try:
-            self._engine.validate_preprocess(query, declared_schema(read))
-        except InvalidQuery as error:
-            with self._guard:
-                self._refusals[query, read] = str(error)
-        except OdfError:  # no answer: the next status asks again
-            with self._guard:
-                del self._refusals[query, read]
 
 
 def _columns(

@@ -1,0 +1,91 @@
+"""Problems of queries that are in a chain, but that today's engine refuses, or computes to other results.
+
+The engine is asked once for each query, in the background: a status does not wait for an engine that starts. A query
+with records to read meets the same problem when it runs.
+"""
+
+import threading
+from collections import deque
+
+from odf_common.errors import InvalidQuery, OdfError
+from odf_common.metadata.events import DatasetVocabulary, SetTransform
+from odf_common.metadata.steps import ReadStep, Transform
+from odf_common.ports.engine import Engine, EngineNotAvailable
+from odf_coordinator.catalog.problems import Problem, remedy_of
+from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of
+from odf_coordinator.definitions.query_validation import Validation
+from odf_coordinator.transforms.scheduler import CORRECT_ADVICE
+
+# The query of a source with its format, or that of a derivative with the dataset's vocabulary
+Question = tuple[Transform, ReadStep] | tuple[SetTransform, DatasetVocabulary]
+
+
+class QueryProblems:
+    """Asks the engine about queries of datasets whose key is on this node: others are not computed here."""
+
+    def __init__(self, datasets: Datasets, engine: Engine) -> None:
+        self._datasets = datasets
+        self._engine = engine
+        self._errors: dict[Question, OdfError | None] = {}  # None while the engine is asked, too
+        self._waiting = deque[Question]()
+        self._worker: threading.Thread | None = None
+        self._guard = threading.Lock()
+
+    def problem(self, handle: DatasetHandle) -> Problem | None:
+        """Return the problem of a dataset; None if it has none, or if the engine has not answered yet."""
+        state = handle.state
+        if not self._datasets.has_key(handle.id):
+            return None
+        if state.transform is not None:
+            error = self._error((state.transform, state.vocabulary))
+            if error is None:
+                return None
+            remedy = remedy_of(error, CORRECT_ADVICE).replace(" DATASET`", f" {handle.alias}`")
+            return Problem(text=str(error), remedy=remedy, since=state.system_time)
+        for source in sources_of(state):
+            if source.preprocess is not None and (error := self._error((source.preprocess, source.read))):
+                remedy = (
+                    "records are still ingested; commit the source again with a query that is accepted: `odf commit "
+                    f"{handle.alias} FILE`, and let a derivative do the rest"
+                )
+                text = f"its preprocess would be refused today: {error}"
+                return Problem(text=text, remedy=remedy, since=state.system_time)
+        return None
+
+    def _error(self, question: Question) -> OdfError | None:
+        with self._guard:
+            if question in self._errors:
+                return self._errors[question]
+            self._errors[question] = None
+            self._waiting.append(question)
+            if self._worker is None or not self._worker.is_alive():
+                self._worker = threading.Thread(target=self._work, name="query-check", daemon=True)
+                self._worker.start()
+        return None
+
+    def _work(self) -> None:
+        """Ask the engine about one query at a time: an engine that starts has others to answer."""
+        while True:
+            with self._guard:
+                if not self._waiting:
+                    self._worker = None
+                    return
+                question = self._waiting.popleft()
+            try:
+                self._ask(question)
+            except (InvalidQuery, EngineNotAvailable) as error:
+                with self._guard:
+                    self._errors[question] = error
+            except OdfError:  # no answer: the next status asks again
+                with self._guard:
+                    del self._errors[question]
+
+    def _ask(self, question: Question) -> None:
+        """Raise `InvalidQuery` or `EngineNotAvailable` if the engine would not compute the query as before."""
+        match question:
+            case SetTransform() as event, DatasetVocabulary() as vocabulary:
+                validation = Validation(datasets=self._datasets, engine=self._engine)
+                validation.require_same_results(event, vocabulary)
+            case Transform() as query, read:
+                self._engine.validate_preprocess(query, declared_schema(read))
