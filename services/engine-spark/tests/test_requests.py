@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from odf_testing.engine import LATE, Block, Make, flight, sql
+from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
@@ -28,9 +29,10 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineProgress, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
+from odf_engine_spark.server import requests as requests_module
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.requests import REQUEST_THREADS, Requests
-from odf_engine_spark.spark.job_group import TASK
+from odf_engine_spark.spark.job_group import TASK, running_tasks, stop_threads
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import RequestCancelled
 
@@ -221,3 +223,61 @@ def test_a_cancelled_task_that_continues_is_reported(spark: Spark) -> None:
     with pytest.raises(RequestCancelled):
         last.done.result()
     until(lambda: not tasks(spark))
+
+
+@dataclass
+class PoolThread:
+    """A thread of Spark's pool, which is named like its task; another thread may take a task once it is stopped."""
+
+    name: str
+    other: "PoolThread | None" = None
+    stops: int = 0
+
+    def getName(self) -> str:  # noqa: N802 - Java's
+        return self.name
+
+    def stop(self) -> None:
+        self.stops += 1
+        if self.other is not None:
+            self.other.name = f"{TASK} 0.0 in stage 9.0 (TID 9)"
+
+
+@dataclass
+class PoolSpark:
+    """A JVM that has these threads only."""
+
+    threads: list[PoolThread]
+
+    def method(self, name: str) -> Callable[[], "PoolSpark"]:
+        assert name == "java.lang.Thread.getAllStackTraces"
+        return lambda: self
+
+    def keySet(self) -> "PoolSpark":  # noqa: N802 - Java's
+        return self
+
+    def toArray(self) -> list[PoolThread]:  # noqa: N802 - Java's
+        return self.threads
+
+
+def test_a_thread_that_has_taken_another_task_meanwhile_is_not_stopped() -> None:
+    second = PoolThread(f"{TASK} 1.0 in stage 7.0 (TID 2)")
+    first = PoolThread(f"{TASK} 0.0 in stage 7.0 (TID 1)", other=second)
+    stop_threads(running_tasks(cast("Spark", PoolSpark([first, second])), {7}))
+    assert (first.stops, second.stops) == (1, 0)
+
+
+def test_a_failed_cancellation_is_logged(spark: Spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the JVM is gone")
+
+    monkeypatch.setattr(requests_module, "cancel", fail)
+    requests = Requests(spark, is_well=lambda: True, on_stuck=lambda: None)
+    call, ended = Call(), threading.Event()
+    reports = requests.reports(call, lambda _: ended.wait())
+    with capture_logs() as logs:
+        next(reports)
+        call.go()
+        until(lambda: any(line["event"] == "a request could not be cancelled" for line in logs))
+    ended.set()
+    *_, last = reports
+    assert last.done is not None

@@ -6,7 +6,7 @@ runs, its caller gets a heartbeat every second as long as the JVM responds, so s
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
@@ -26,6 +26,7 @@ REQUEST_THREADS: Final = 4  # more requests wait
 REPORT_INTERVAL_SECONDS: Final = 1.0  # between reports
 CANCEL_GRACE_SECONDS: Final = 10.0  # for tasks to notice it; then again, for threads to be stopped
 CANCEL_POLL_SECONDS: Final = 0.1  # between checks of that
+STOP_PAUSE_SECONDS: Final = 0.5  # for a stopped thread to release what it holds, before it is stopped again
 
 
 class Call(Protocol):
@@ -102,7 +103,7 @@ class Requests:
     def reports(self, call: Call, work: Callable[[Progress], T]) -> Iterator[Report[T]]:
         """Yield reports, the first immediately, the last with the finished work."""
         name = f"request-{uuid4()}"  # never reused: Spark remembers cancelled names forever
-        progress = Progress(stop=lambda: self._endings.submit(self._cancel, name))
+        progress = Progress(stop=lambda: self._endings.submit(self._end, name))
         future = self._pool.submit(self._run, name, progress, work)
 
         def end() -> None:
@@ -140,26 +141,33 @@ class Requests:
                 del self._callers[name]
             log.debug("request ends", request=name)
 
+    def _end(self, name: str) -> None:
+        try:
+            self._cancel(name)
+        except Exception:  # no caller waits for it
+            log.exception("a request could not be cancelled", request=name)
+
     def _cancel(self, name: str) -> None:
         log.info("request cancelled", request=name)
         tasks = cancel(self._spark, name)
-        since = time.monotonic()
-        while (threads := self._threads(name, tasks)) or name in self._callers:
-            seconds = time.monotonic() - since
-            if not threads:  # between two calls into the JVM
-                since = time.monotonic()
-            elif seconds > 2 * self._grace:
+        since = last_stop = time.monotonic()
+        while (is_working := any(True for _ in self._threads(name, tasks))) or name in self._callers:
+            now = time.monotonic()
+            if not is_working:  # between two calls into the JVM
+                since = now
+            elif now - since > 2 * self._grace:
                 log.error("a cancelled request does not end", request=name)
                 self._on_stuck()
                 return
-            elif seconds > self._grace:
+            elif now - since > self._grace and now - last_stop > STOP_PAUSE_SECONDS:
                 with self._guard:  # a thread serves another request as soon as this one has ended
                     stop_threads(self._threads(name, tasks))  # again and again: some loops miss one
+                last_stop = time.monotonic()
             time.sleep(CANCEL_POLL_SECONDS)
 
-    def _threads(self, name: str, tasks: Tasks) -> Sequence[Java]:
-        """Return the JVM's threads that work for a request: its tasks, and what analyses and plans."""
+    def _threads(self, name: str, tasks: Tasks) -> Iterator[Java]:
+        """Yield the JVM's threads that work for a request right now: its tasks, and what analyses and plans."""
+        yield from tasks()
         caller = self._callers.get(name)
-        if caller is None or not executes_call(self._spark, caller):
-            return tasks()
-        return (*tasks(), caller)
+        if caller is not None and executes_call(self._spark, caller):
+            yield caller

@@ -1,7 +1,7 @@
 """The Spark jobs of one request: one group, in the scheduler pool of its thread."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -9,7 +9,7 @@ from py4j.protocol import Py4JError
 
 from odf_engine_spark.spark.jvm import Java, Spark
 
-Tasks = Callable[[], Sequence[Java]]
+Tasks = Callable[[], Iterator[Java]]
 TASK: Final = "Executor task launch worker for task"  # prefix of the thread's name; the stage's id follows
 _CALL: Final = "py4j.commands."  # in the stack of a thread that executes a call from Python
 
@@ -24,16 +24,20 @@ def begin(spark: Spark, name: str) -> Java:
 
 
 def cancel(spark: Spark, name: str) -> Tasks:
-    """Cancel the request's running and future jobs; return a function that returns the threads of its tasks.
+    """Cancel the request's running and future jobs; return a function that yields the threads of its tasks.
 
     Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.
     """
     context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
+    context.cancelJobGroupAndFutureJobs(name)
+    return lambda: running_tasks(spark, _stages_of(spark, name))
+
+
+def _stages_of(spark: Spark, name: str) -> Collection[int]:
+    """Return the stages of a request's jobs, also of those that began while it was cancelled."""
     tracker = spark.session.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(name)]
-    stages = {stage for info in jobs if info is not None for stage in info.stageIds}
-    context.cancelJobGroupAndFutureJobs(name)
-    return lambda: _running_tasks(spark, stages)
+    return {stage for info in jobs if info is not None for stage in info.stageIds}
 
 
 def executes_call(spark: Spark, thread: Java) -> bool:
@@ -42,7 +46,7 @@ def executes_call(spark: Spark, thread: Java) -> bool:
 
 
 def stop_threads(threads: Iterable[Java]) -> None:
-    """Throw an error in threads of the JVM, which reaches them sooner or later.
+    """Throw an error in threads of the JVM, in each as soon as it is yielded; it reaches them sooner or later.
 
     Java's own loops, and those of Spark's functions, look at no flag. Java deprecates this since the thread may leave
     shared state unfinished: a query that computes for seconds changes none. Java 20 and later have no such call.
@@ -60,9 +64,11 @@ def _clear_stop(spark: Spark) -> None:
             return
 
 
-def _running_tasks(spark: Spark, stages: Collection[int]) -> Sequence[Java]:
+def running_tasks(spark: Spark, stages: Collection[int]) -> Iterator[Java]:
+    """Yield each thread right after its name has shown that it runs such a task: threads of the pool take others."""
     if not stages:
-        return ()
-    threads = spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray()
-    tasks = [(thread, name) for thread in threads if (name := str(thread.getName())).startswith(TASK)]
-    return [thread for thread, name in tasks if any(f" in stage {stage}." in name for stage in stages)]
+        return
+    for thread in spark.method("java.lang.Thread.getAllStackTraces")().keySet().toArray():
+        name = str(thread.getName())
+        if name.startswith(TASK) and any(f" in stage {stage}." in name for stage in stages):
+            yield thread
