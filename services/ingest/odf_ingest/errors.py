@@ -174,6 +174,14 @@ class IncompleteCorrection(InvalidInput):
 
 
 @dataclass(eq=False, kw_only=True)
+class OperationsMismatched(InvalidInput):
+    """Some records of a changelog do not fit the current records of their keys; the others can be merged."""
+
+    faults: Mapping[int, str]
+    """Why, by row of the batch; both halves of a correction."""
+
+
+@dataclass(eq=False, kw_only=True)
 class AwaitingCorrection(Signal):
     """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 

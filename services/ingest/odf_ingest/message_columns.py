@@ -85,6 +85,8 @@ class MessageColumns:
     value_format: MessageFormat = MessageFormat.SOURCE
     refuses_finer_times: bool = False
     """Whether a time with a finer fraction than its column is refused; else it is cut."""
+    completes_retractions: bool = False
+    """Whether a -R or -C of a changelog needs only its key."""
 
     def __post_init__(self) -> None:
         names = self.names

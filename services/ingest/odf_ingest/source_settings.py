@@ -126,6 +126,13 @@ class FinerTimes(StrEnum):
     REFUSE = "refuse"  # its record is not a record of the source
 
 
+class Retractions(StrEnum):
+    """What the -R and -C of a changelog carry."""
+
+    STRICT = "strict"  # all values of the record that they take back; else they are not records of the source
+    COMPLETE = "complete"  # its key; the other values are those of the record
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSettings:
     """Policies of one source, with their defaults."""
@@ -134,6 +141,7 @@ class SourceSettings:
     max_rejected_share: float = 1.0
     """The source stops at a batch of which more than this share (0–1) is rejected."""
     finer_times: FinerTimes = FinerTimes.CUT
+    retractions: Retractions = Retractions.STRICT
     empty_snapshot: EmptySnapshot = EmptySnapshot.AUTO
     max_retracted_share: float = 0.5
     """A snapshot that retracts more than this share (0–1) of the current rows is refused."""
@@ -208,12 +216,18 @@ class SourceSettings:
             has_schemas=bool(self.schema_registry),
             value_format=self.message_format,
             refuses_finer_times=self.refuses_finer_times,
+            completes_retractions=self.completes_retractions,
         )
 
     @property
     def refuses_finer_times(self) -> bool:
         """Return whether a time with a finer fraction than its column is refused."""
         return self.finer_times is FinerTimes.REFUSE
+
+    @property
+    def completes_retractions(self) -> bool:
+        """Return whether a -R or -C of a changelog gets the values of the record of its key."""
+        return self.retractions is Retractions.COMPLETE
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, object]) -> Self:

@@ -10,17 +10,19 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
+from odf_ingest.errors import OperationsMismatched
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.prepare.preparer import PreparedRecords
 
 
 @dataclass
 class TableBatch:
-    """Port `Batch` for records in memory; None is a batch without any."""
+    """Port `Batch` for records in memory; None is a batch without any. Records that do not fit are left out."""
 
     source: str
     records: pa.Table | None
     may_be_empty: bool = False
+    reasons: tuple[str, ...] = ()
 
     def position_in(self, state: ChainState) -> SourcePosition:
         return position_of(state, self.source)
@@ -29,7 +31,11 @@ class TableBatch:
         pass
 
     def prepare(self, state: ChainState) -> PreparedRecords:
-        source = state.push_sources[self.source]
+        self._defined = state.push_sources[self.source]
+        return self._prepared()
+
+    def _prepared(self) -> PreparedRecords:
+        source = self._defined
         return PreparedRecords(
             source=source,
             records=self.records,
@@ -39,7 +45,13 @@ class TableBatch:
         )
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
-        raise error
+        if not isinstance(error, OperationsMismatched):
+            raise error
+        assert self.records is not None
+        good = [row for row in range(len(self.records)) if row not in error.faults]
+        self.records = self.records.take(pa.array(good, pa.int64())) if good else None
+        self.reasons += tuple(error.faults[row] for row in sorted(error.faults))
+        return self._prepared()
 
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords

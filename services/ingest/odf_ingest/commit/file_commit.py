@@ -18,11 +18,12 @@ from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.in_flight import cancelled
+from odf_ingest.commit.mismatched_records import without_rows
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, rejects_rows, require_share
 from odf_ingest.commit.watermark import NewWatermark
-from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted
-from odf_ingest.prepare.bad_rows import RejectedRows, with_places
+from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted, OperationsMismatched
+from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
@@ -54,6 +55,7 @@ class FileCommit:
         self._is_proposed = False
         self._dataset: DatasetId | None = None
         self._letters = RowLetters(rejecting)
+        self._rows: RejectedRows | RefusedRows | None = None
 
     @property
     def may_be_empty(self) -> bool:
@@ -88,18 +90,31 @@ class FileCommit:
     def _records(self, plan: Plan) -> PreparedRecords:
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
-        plan = replace(plan, refuses_finer_times=settings.refuses_finer_times)
+        plan = plan.obeying(settings.message_columns)
+        step, file = plan.source.read, self._batch.file
         if not rejects_rows(settings.bad_records, plan.source.merge, is_polled=False):
+            self._rows = RefusedRows(step, file.read_bytes)
             return self._preparer.file(plan, self._batch)
-        rows = RejectedRows(plan.source.read, self._batch.file)
-        prepared = self._preparer.file(plan, self._batch, rows)
+        self._rows = RejectedRows(step, file)
+        return self._allowed(self._preparer.file(plan, self._batch, self._rows), self._rows)
+
+    def _allowed(self, prepared: PreparedRecords, rows: RejectedRows | RefusedRows) -> PreparedRecords:
+        """Raise `TooManyRejected` unless the source's settings allow the bad rows."""
+        assert self._dataset is not None
+        settings = self._rejecting.settings(self._dataset, self.source)
         require_share(settings, f"rows of {self._batch.label}", prepared.bad, rows.count)
         return prepared
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
-        """Raise the error: rows that cannot be merged refuse the file."""
+        """Reject rows whose operations do not fit, or raise the error: other rows refuse the file."""
         assert self._read is not None
-        raise with_places(error, self._read[0].source, self._batch.file.read_bytes) from error
+        plan, prepared = self._read
+        if isinstance(error, OperationsMismatched):
+            assert self._rows is not None
+            left = self._allowed(without_rows(prepared, error.faults, self._rows), self._rows)
+            self._read = plan, left
+            return left
+        raise with_places(error, plan.source, self._batch.file.read_bytes) from error
 
     def advance(
         self, position: SourcePosition, prepared: PreparedRecords

@@ -16,7 +16,7 @@ from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
-from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
+from odf_ingest.errors import AlreadyCommitted, CannotRetry, OperationsMismatched, SourceGone
 from odf_ingest.poll import polled_batch
 from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_position import PollPosition
@@ -83,7 +83,7 @@ class RetriedRows:
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
-        plan = replace(plan, refuses_finer_times=self._settings.refuses_finer_times)
+        plan = plan.obeying(self._settings.message_columns)
         if plan.takes_whole_batches:
             return self._refused(plan, "the source takes only whole files or messages")
         if event_ms is None:
@@ -99,7 +99,8 @@ class RetriedRows:
             prepared = self._preparer.rows(plan, self._rows(plan.source.read), Timestamp.from_ms(event_ms))
         self._unfit = {self._left[row.offset].offset: row.reason for row in prepared.bad}
         self.may_be_empty = self.count > 0
-        return replace(prepared, bad=())
+        self._prepared = replace(prepared, bad=())
+        return self._prepared
 
     def _plan(self, state: ChainState) -> Plan:
         """Return the source's current plan, for rows of pushed files with the file's format; raises `SourceGone`."""
@@ -121,8 +122,16 @@ class RetriedRows:
         return TextRows(FileRecords(step=_in_utf8(step), values=values, places=[""] * len(values)))
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
-        """Raise the error: no row fails alone."""
-        raise error
+        """Leave out rows whose operations do not fit, or raise the error: other rows do not fail alone."""
+        if not isinstance(error, OperationsMismatched) or self._prepared.source.preprocess is not None:
+            raise error
+        assert self._prepared.records is not None
+        kept = [letter for letter in self._left if letter.offset not in self._unfit]
+        self._unfit = {**self._unfit, **{kept[row].offset: why for row, why in error.faults.items()}}
+        self.may_be_empty = self.count > 0
+        good = [row for row in range(len(kept)) if row not in error.faults]
+        self._prepared = replace(self._prepared, records=self._prepared.records.take(good))
+        return self._prepared
 
     def advance(self, position: RowPosition, prepared: PreparedRecords) -> tuple[RowPosition, NewWatermark]:
         """Return the position with the numbers of the rows; the watermark is the greatest event time of records."""

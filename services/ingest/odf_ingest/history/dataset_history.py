@@ -113,7 +113,11 @@ class DatasetHistory:
         match merge:
             case MergeStrategyLedger(primary_key=key):
                 self._key_index(key, current()).catch_up(current, is_wanted)
-            case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
+            case (
+                MergeStrategySnapshot(primary_key=key)
+                | MergeStrategyUpsertStream(primary_key=key)
+                | MergeStrategyChangelogStream(primary_key=key)
+            ):
                 self._row_index(key, current()).catch_up(current, is_wanted)
             case _:
                 pass  # it looks nothing up
@@ -124,7 +128,11 @@ class DatasetHistory:
         match merge:
             case MergeStrategyLedger(primary_key=key):
                 index = self._keys.get(key)
-            case MergeStrategySnapshot(primary_key=key) | MergeStrategyUpsertStream(primary_key=key):
+            case (
+                MergeStrategySnapshot(primary_key=key)
+                | MergeStrategyUpsertStream(primary_key=key)
+                | MergeStrategyChangelogStream(primary_key=key)
+            ):
                 index = self._rows.get(key)
             case _:
                 index = None

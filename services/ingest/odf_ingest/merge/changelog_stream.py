@@ -2,7 +2,7 @@
 
 A +C is moved to directly follow its -C (RFC-015): the first +C of a key belongs to its first -C, and so on. A batch
 ends only where every correction is complete, so neither the order of a key's operations nor its final value depends on
-where batches are cut.
+where batches are cut. What an operation means for the current record of its key is in `changes.py`.
 """
 
 from collections import deque
@@ -19,7 +19,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream, Strings
 from odf_ingest.errors import IncompleteCorrection
-from odf_ingest.history.keys import key_array
+from odf_ingest.history.keys import first_of_each, key_array
+from odf_ingest.merge.changes import Changes
+from odf_ingest.merge.difference import alike
 from odf_ingest.merge.strategy import (
     DEFAULT,
     History,
@@ -53,8 +55,18 @@ def _(
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     _check_halves(records, ops, strategy.primary_key)
     order = key_order(records, strategy.primary_key).to_numpy()
-    indices = pa.array(order[_paired(ops.to_numpy(zero_copy_only=False)[order])])
-    return MergeResult(records=records.take(indices), ops=ops.take(indices))
+    rows = order[_paired(ops.to_numpy(zero_copy_only=False)[order])]
+    records, ops = records.take(pa.array(rows)), ops.take(pa.array(rows))
+    keys, _ = first_of_each(key_array(records, strategy.primary_key))
+    changes = Changes.of(
+        new=records,
+        ops=ops.to_numpy(zero_copy_only=False),
+        rows=rows,
+        current=alike(history.current(strategy.primary_key, keys), records.schema),
+        key=strategy.primary_key,
+        event_time=vocab.event_time_column,
+    )
+    return MergeResult(records=changes.completed(is_whole=settings.completes_retractions), ops=ops)
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:

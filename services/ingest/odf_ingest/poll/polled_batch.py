@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.open_rejects import POLLED, SourceProgress, source_progress
@@ -10,6 +11,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.ports.engine import IsWanted, QueryNotWanted
+from odf_ingest.commit.mismatched_records import without_messages, without_rows
 from odf_ingest.commit.rejects import (
     RejectedOfFile,
     RejectPolicy,
@@ -19,12 +21,12 @@ from odf_ingest.commit.rejects import (
     require_share,
 )
 from odf_ingest.commit.watermark import NewWatermark
-from odf_ingest.errors import AlreadyCommitted
+from odf_ingest.errors import AlreadyCommitted, OperationsMismatched
 from odf_ingest.merge import takes_whole_batches
 from odf_ingest.poll.fetch import FetchedFile, FetchedMessages
 from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
-from odf_ingest.prepare.bad_rows import RejectedRows, with_places
+from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
@@ -57,6 +59,7 @@ class PolledBatch:
         self._read: tuple[Plan, PreparedRecords] | None = None
         self._dataset: DatasetId | None = None
         self._letters = RowLetters(rejecting)
+        self._rows: RejectedRows | RefusedRows | None = None
 
     @property
     def rejected(self) -> Sequence[BadRecord]:
@@ -88,7 +91,7 @@ class PolledBatch:
         return self._read[1]
 
     def _records(self, plan: Plan) -> PreparedRecords:
-        plan = replace(plan, refuses_finer_times=self._settings().refuses_finer_times)
+        plan = plan.obeying(self._settings().message_columns)
         match self._fetched:
             case FetchedFile(is_empty=True, event_time=event_time):
                 return PreparedRecords(
@@ -99,19 +102,23 @@ class PolledBatch:
                     file=file, event_time=event_time, fills_event_times=self._gives_event_time(), key=""
                 )
                 if not self._rejects_bad():
+                    self._rows = RefusedRows(plan.source.read, file.read_bytes)
                     return self._preparer.file(plan, batch)
-                rows = RejectedRows(plan.source.read, file)
-                prepared = self._preparer.file(plan, batch, rows)
-                return self._admitted(prepared, "rows", rows.count)
+                self._rows = RejectedRows(plan.source.read, file)
+                prepared = self._preparer.file(plan, batch, self._rows)
+                return self._admitted(prepared, "rows", self._rows.count)
             case FetchedMessages() as fetched:
-                prepared = self._preparer.messages(plan, fetched.batch())
-                if prepared.bad and not self._rejects_bad():
-                    first = prepared.bad[0]
-                    raise InvalidInput(where=fetched.places[first.offset], text=first.reason)
-                bad = tuple(
-                    replace(row, reason=f"{fetched.places[row.offset]}: {row.reason}") for row in prepared.bad
-                )
-                return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
+                return self._with_places(fetched, self._preparer.messages(plan, fetched.batch()))
+
+    def _with_places(self, fetched: FetchedMessages, prepared: PreparedRecords) -> PreparedRecords:
+        """Return messages with the places of bad ones in their reasons, or raise `InvalidInput` with the first."""
+        if prepared.bad and not self._rejects_bad():
+            first = prepared.bad[0]
+            raise InvalidInput(where=fetched.places[first.offset], text=first.reason)
+        bad = tuple(
+            replace(row, reason=f"{fetched.places[row.offset]}: {row.reason}") for row in prepared.bad
+        )
+        return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
 
     def _admitted(self, prepared: PreparedRecords, what: str, count: int) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
@@ -133,9 +140,13 @@ class PolledBatch:
         return self._rejecting.settings(self._dataset, self.source)
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
-        """Raise the error, unless one message was fetched that is an invalid batch of its own, and can be rejected."""
+        """Reject what does not fit: one message that is an invalid batch of its own, or some records; or raise it."""
         assert self._read is not None
         plan, prepared = self._read
+        if isinstance(error, OperationsMismatched):
+            left = self._without(plan, prepared, error)
+            self._read = plan, left
+            return left
         fetched = self._fetched
         is_one = isinstance(fetched, FetchedMessages) and plan.takes_whole_batches and not prepared.bad
         if isinstance(fetched, FetchedFile):
@@ -154,6 +165,20 @@ class PolledBatch:
         )
         self._read = plan, self._admitted(left, "messages", 1)
         return left
+
+    def _without(self, plan: Plan, prepared: PreparedRecords, error: OperationsMismatched) -> PreparedRecords:
+        if isinstance(self._fetched, FetchedMessages):
+            left = without_messages(
+                prepared,
+                self._fetched.batch(),
+                error.faults,
+                plan.vocab.event_time_column,
+                partial(self._preparer.messages, plan),
+            )
+            return self._with_places(self._fetched, left)
+        assert self._rows is not None
+        left = without_rows(prepared, error.faults, self._rows)
+        return self._admitted(left, "rows", self._rows.count)
 
     def advance(self, position: PollPosition, prepared: PreparedRecords) -> tuple[PollPosition, NewWatermark]:
         """Return the position with what was fetched; the watermark is the greatest event time of its records.

@@ -53,6 +53,9 @@ def with_places(error: InvalidInput, source: AddPushSource, content: Callable[[]
 class RefusedRows:
     """A bad row refuses its batch."""
 
+    count = 0
+    bad: tuple[BadRecord, ...] = ()
+
     def __init__(self, step: ReadStep, content: Callable[[], bytes]) -> None:
         """`content` returns the batch that `step` reads."""
         self._step = step

@@ -76,6 +76,17 @@ class Part:
                 sizes = sizes + np.cumsum([len(partition or b"") for partition in others])
         return sizes
 
+    def only(self, rows: Sequence[int]) -> "Part":
+        """Return the messages with these indices."""
+        return Part(
+            partition=self.partition,
+            values=MessageBuffer.of(self.values.take(rows)),
+            offsets=[self.offsets[row] for row in rows],
+            timestamps=None if self.timestamps is None else self.timestamps[list(rows)],
+            keys=[self.keys[row] for row in rows] if self.keys else (),
+            headers={name: [values[row] for row in rows] for name, values in self.headers.items()},
+        )
+
     def between(self, start: int, stop: int) -> "Part":
         """Return the messages with indices from `start` up to `stop`."""
         if start == 0 and stop == len(self.values):

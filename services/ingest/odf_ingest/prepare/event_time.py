@@ -1,6 +1,6 @@
 """The event time of records: from the data, or the arrival time (spec: Event time; wire-facts §5.1)."""
 
-from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -8,15 +8,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.columns import Operation
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyChangelogStream
+from odf_ingest.prepare.plan import Plan
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats
 
+_TAKES_BACK: Final = (int(Operation.RETRACT), int(Operation.CORRECT_FROM))
+
 
 def with_event_time(
-    records: pa.Table, name: str, timestamps: Sequence[int] | npt.NDArray[np.int64] | None
+    records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.Array | None
 ) -> pa.Table:
     """Return the records with event times in ms; missing ones are `timestamps` (one per record), or null.
 
@@ -37,13 +42,11 @@ def with_event_time(
     return records.append_column(name, times)
 
 
-def _as_column(timestamps: Sequence[int] | npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(np.asarray(timestamps, dtype=np.int64)).cast(TIMESTAMP)
+def _as_column(timestamps: npt.NDArray[np.int64] | pa.Array) -> pa.Array:
+    return pa.array(timestamps, pa.int64()).cast(TIMESTAMP)
 
 
-def _completed(
-    records: pa.Table, name: str, timestamps: Sequence[int] | npt.NDArray[np.int64] | None
-) -> pa.Table:
+def _completed(records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.Array | None) -> pa.Table:
     """Fill null event times from `timestamps`, if given."""
     column = records.column(name)
     if timestamps is None or column.null_count == 0:
@@ -59,6 +62,37 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
         return records
     times = convert_column(column, pa.field(name, TIMESTAMP), TimeFormats())
     return records.set_column(records.column_names.index(name), name, times)
+
+
+def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the rows that are a -R or -C of a changelog."""
+    name = plan.vocab.operation_type_column
+    is_changelog = isinstance(plan.source.merge, MergeStrategyChangelogStream)
+    if not is_changelog or name not in records.column_names:
+        return np.empty(0, np.int64)
+    ops = records.column(name)
+    if not kind.is_integer(ops.type):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(pc.is_in(ops, value_set=pa.array(_TAKES_BACK, ops.type)).to_numpy())
+
+
+def arrival_times(plan: Plan, records: pa.Table, timestamps: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the times (ms) of records without one; null for a -R or -C, which has that of its record."""
+    mask = np.zeros(len(records), np.bool_)
+    mask[retractions(plan, records)] = True
+    return pa.array(timestamps, pa.int64(), mask=mask)
+
+
+def without_times_of_retractions(plan: Plan, records: pa.Table) -> pa.Table:
+    """Return the records, where a -R or -C has no event time of its own if it is completed from its record."""
+    name = plan.vocab.event_time_column
+    rows = retractions(plan, records) if plan.completes_retractions else ()
+    if len(rows) == 0:
+        return records
+    mask = np.zeros(len(records), np.bool_)
+    mask[rows] = True
+    times = pc.if_else(pa.array(mask), pa.scalar(None, records.column(name).type), records.column(name))
+    return records.set_column(records.column_names.index(name), records.schema.field(name), times)
 
 
 def fill_event_time(records: pa.Table, name: str, timestamp: Timestamp) -> pa.Table:

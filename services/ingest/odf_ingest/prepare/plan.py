@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.types as kind
@@ -37,7 +38,17 @@ class Plan:
     fills_event_times: bool = False
     refuses_finer_times: bool = False
     """Whether a time with a finer fraction than its column is refused; else it is cut."""
+    completes_retractions: bool = False
+    """Whether a -R or -C of a changelog needs only its key."""
     is_wanted: IsWanted = field(default=always, compare=False)
+
+    def obeying(self, messages: MessageColumns) -> Self:
+        """Return the plan with the policies of the source's settings."""
+        return replace(
+            self,
+            refuses_finer_times=messages.refuses_finer_times,
+            completes_retractions=messages.completes_retractions,
+        )
 
     @property
     def takes_whole_batches(self) -> bool:
@@ -87,12 +98,7 @@ def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
 def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns = NO_COLUMNS) -> Plan:
     """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
     source = sent_as(source, messages)
-    plan = Plan(
-        source=source,
-        vocab=state.vocabulary,
-        schema=declared_schema(source.read),
-        refuses_finer_times=messages.refuses_finer_times,
-    )
+    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read)).obeying(messages)
     if state.schema is None:
         return plan
     schema = schema_of_event(state.schema)

@@ -19,11 +19,17 @@ from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.merge import operation_faults, takes_whole_batches
+from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part
-from odf_ingest.prepare.event_time import max_event_time, with_event_time
+from odf_ingest.prepare.event_time import (
+    arrival_times,
+    max_event_time,
+    retractions,
+    with_event_time,
+    without_times_of_retractions,
+)
 from odf_ingest.prepare.inferred_columns import Columns, inferred_columns
 from odf_ingest.prepare.message_values import (
     TOMBSTONE,
@@ -94,6 +100,7 @@ class Preparer:
                 last = max(last, int(_timestamps(part)[-1])) if plan.takes_whole_batches else last
                 if records is None or len(records) == 0:
                     continue
+                records = without_times_of_retractions(plan, records)
                 tables.append(records)
                 rows[part.partition] = len(records)
                 greatest = max_event_time(records, plan.vocab.event_time_column)
@@ -198,14 +205,14 @@ class Preparer:
         if plan.source.preprocess is None:
             faults = {
                 **operation_faults(plan.source.merge, table, plan.vocab),
-                **_nulls(table, _required_in(plan, table)),
+                **_nulls(plan, table, _required_in(plan, table)),
             }
             records = bad_rows.without(table, faults)
         else:
             records = self._preprocessed(plan, table)
             if records is None:
                 return None
-            _require(records, _required_in(plan, records))
+            _require(plan, records, _required_in(plan, records))
         return _as_kept(with_event_time(records, plan.vocab.event_time_column, None))
 
     def _with_deletions(
@@ -249,11 +256,15 @@ class Preparer:
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names
-        table = with_event_time(table, name, None if is_declared else _timestamps(part)[outcome.kept])
-        required = (name, *plan.required)
+        if is_declared:
+            table = with_event_time(table, name, None)
+        else:
+            times = arrival_times(plan, table, _timestamps(part)[outcome.kept])
+            table = with_event_time(table, name, times)
+        required = (name, *plan.required) if is_declared else plan.required
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
-            **(_nulls(table, required) if plan.schema is not None else _missing(table, required)),
+            **(_nulls(plan, table, required) if plan.schema is not None else _missing(plan, table, required)),
             **faults,
         }
         table, _, bad = _without(_as_kept(table), outcome.kept, faults, outcome.bad)
@@ -275,9 +286,13 @@ class Preparer:
             if output is None:
                 return pa.table({})
             name = plan.vocab.event_time_column
-            has_times = _has_values(output, name)
-            output = with_event_time(output, name, None if has_times else [latest] * len(output))
-            _require(output, (name, *plan.required))
+            if _has_values(output, name):
+                output = with_event_time(output, name, None)
+                _require(plan, output, (name, *plan.required))
+            else:
+                times = arrival_times(plan, output, np.full(len(output), latest))
+                output = with_event_time(output, name, times)
+                _require(plan, output, plan.required)
             return output
 
         rows = range(len(table))
@@ -326,12 +341,12 @@ def _as_kept(table: pa.Table) -> pa.Table:
     return as_stored(normalize_timestamps(table))
 
 
-def _missing(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
+def _missing(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
     """Return rows that lack a required value; all rows if the column was not found."""
     for name in columns:
         if name not in table.column_names:
             return dict.fromkeys(range(len(table)), f"has no {name}")
-    return _nulls(table, columns)
+    return _nulls(plan, table, columns)
 
 
 def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
@@ -354,8 +369,8 @@ def _has_values(table: pa.Table, name: str) -> bool:
     return name in table.column_names and not kind.is_null(table.column(name).type)
 
 
-def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
-    """Return rows that lack a required value."""
+def _nulls(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
+    """Return rows that lack a required value; of a retraction that is completed, only its key is required."""
     faults: dict[int, str] = {}
     for name in columns:
         if name not in table.column_names:
@@ -364,13 +379,15 @@ def _nulls(table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())
             why = f"column {name}: is null; a value of {type_name(column.type)} is required"
+            if plan.completes_retractions and name not in key_columns(plan.source.merge):
+                rows = np.setdiff1d(rows, retractions(plan, table))
             faults |= {int(row): why for row in rows if int(row) not in faults}
     return faults
 
 
-def _require(output: pa.Table, columns: Sequence[str]) -> None:
+def _require(plan: Plan, output: pa.Table, columns: Sequence[str]) -> None:
     """Raise `InvalidInput` unless each row of a query's output has these columns."""
-    faults = _nulls(output, columns)
+    faults = _nulls(plan, output, columns)
     if faults:
         row = min(faults)
         raise InvalidInput(where=f"record {row + 1} of the query's output", text=faults[row])

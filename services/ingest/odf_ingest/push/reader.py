@@ -14,7 +14,7 @@ import structlog
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Unavailable
 from odf_common.service.consumer.retry import keep_trying
-from odf_ingest.errors import AwaitingCorrection, PositionChanged, pauses_source
+from odf_ingest.errors import AwaitingCorrection, PositionChanged, RecordRejected, pauses_source
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.kafka_clients import KafkaClient, KafkaClients, NewClient, Records
@@ -135,7 +135,14 @@ class PushReader:
         else:
             # As of the failure: once the chain is another, the source is tried again.
             chain = self._work.chain_of(source)
-            span = Span(end=batch.end, count=batch.count, first=batch.parts[0].partition)
+            place = first, batch.parts[0].offsets[0]
+            span = Span(
+                end=batch.end,
+                count=batch.count,
+                first=first,
+                is_first_rejected=isinstance(error, RecordRejected)
+                and (error.partition, error.offset) == place,
+            )
             self.request(lambda: self._owned.stopped(source, error, chain, span))
 
     def _meet_requests(self) -> None:

@@ -33,7 +33,7 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_common.ports.store import ObjectKind
-from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.source_settings import Retractions, SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -74,14 +74,14 @@ class Model:
 
     log: list[tuple[int, Row]] = field(default_factory=list)
 
-    def take(self, strategy: MergeStrategy, rows: Sequence[Row], ops: Sequence[int]) -> None:
-        match strategy:
+    def take(self, source: "Source", rows: Sequence[Row], ops: Sequence[int]) -> None:
+        match source.strategy:
             case MergeStrategyAppend():
                 self._append(rows)
             case MergeStrategyLedger(primary_key=key):
                 self._append(self._unseen(key, rows))
-            case MergeStrategyChangelogStream():
-                self.log += zip(ops, rows, strict=True)
+            case MergeStrategyChangelogStream(primary_key=key):
+                self._follow(key, rows, ops, completes=source.completes)
             case MergeStrategyUpsertStream(primary_key=key):
                 last = {key_of(row, key): (op, row) for op, row in zip(ops, rows, strict=True)}
                 self._change(key, {one: row for one, (op, row) in last.items() if op != RETRACT})
@@ -100,6 +100,24 @@ class Model:
                 if op in (APPEND, TO):
                     found[key_of(row, key)] = row
         return found
+
+    def _follow(self, key: Strings, rows: Sequence[Row], ops: Sequence[int], *, completes: bool) -> None:
+        """Take the changes that fit the record of their key; both halves of a correction, or neither."""
+        known = self.current(key)
+        changes = zip(ops, rows, strict=True)
+        for op, row in changes:
+            new = next(changes)[1] if op == FROM else row
+            old = known.get(key_of(row, key))
+            is_same = old is not None and (completes or content(old) == content(row))
+            if old is not None if op == APPEND else not is_same:
+                continue
+            if op != APPEND:
+                assert old is not None
+                self.log.append((op, old))
+                del known[key_of(row, key)]
+            if op != RETRACT:
+                self.log.append((TO if op == FROM else APPEND, new))
+                known[key_of(row, key)] = new
 
     def _append(self, rows: Iterable[Row]) -> None:
         self.log += ((APPEND, row) for row in sorted(rows, key=lambda row: row["event_time"]))
@@ -174,6 +192,7 @@ class Source:
     key: Strings
     columns: Strings  # those that its batches have
     has_ops: bool
+    completes: bool = False  # the -R and -C of a changelog
 
 
 STRATEGIES: Sequence[Callable[[Strings], MergeStrategy]] = [
@@ -194,12 +213,21 @@ def sources(draw: st.DrawFn, name: str) -> Source:
         isinstance(strategy, MergeStrategyUpsertStream) and draw(st.booleans())
     )
     columns = tuple(one for one in ("k1", "k2", "v") if one in {*key, *others})
-    return Source(name=name, strategy=strategy, key=key, columns=(*columns, "event_time"), has_ops=has_ops)
+    return Source(
+        name=name,
+        strategy=strategy,
+        key=key,
+        columns=(*columns, "event_time"),
+        has_ops=has_ops,
+        completes=draw(st.booleans()),
+    )
 
 
 @st.composite
-def batches(draw: st.DrawFn, source: Source, types: Mapping[str, str]) -> tuple[pa.Table | None, list[int]]:
-    """Return records and their operations, if the source has any."""
+def batches(
+    draw: st.DrawFn, source: Source, types: Mapping[str, str], known: Mapping[object, Row]
+) -> tuple[pa.Table | None, list[int]]:
+    """Return records and their operations, if the source has any; `known` are the dataset's current records."""
     rows = draw(
         st.lists(st.fixed_dictionaries({name: cells(name, types) for name in source.columns}), max_size=8)
     )
@@ -213,6 +241,13 @@ def batches(draw: st.DrawFn, source: Source, types: Mapping[str, str]) -> tuple[
         rows = [row for row, twice in zip(rows, is_correction, strict=True) for _ in range(1 + twice)]
         pairs = zip(ops, is_correction, strict=True)
         ops = [one for op, twice in pairs for one in ([FROM, TO] if twice else [op])]
+        # Most take back the record that the dataset has.
+        rows = [
+            dict(known.get(key_of(row, source.key), row))
+            if op in (RETRACT, FROM) and draw(st.integers(0, 3))
+            else row
+            for op, row in zip(ops, rows, strict=True)
+        ]
     if not rows:
         return None, []
     arrays = {name: pa.array([row[name] for row in rows], arrow_type(name, types)) for name in source.columns}
@@ -273,7 +308,9 @@ def check(
     for source in known[1:]:
         bench.propose(AddPushSource(source_name=source.name, read=read, merge=source.strategy))
     for source in known:
-        save_settings(bench.blobs, bench.dataset, source.name, SourceSettings(max_retracted_share=1.0))
+        retractions = Retractions.COMPLETE if source.completes else Retractions.STRICT
+        chosen = SourceSettings(max_retracted_share=1.0, retractions=retractions)
+        save_settings(bench.blobs, bench.dataset, source.name, chosen)
     model = Model()
     past: list[tuple[Multihash, tuple[tuple[int, Row], ...]]] = [(bench.state.head, ())]
     last = None
@@ -291,7 +328,7 @@ def check(
         else:
             if step == "batch" or last is None:
                 source = data.draw(st.sampled_from(known), label="source")
-                last = source, *data.draw(batches(source, types), label="batch")
+                last = source, *data.draw(batches(source, types, model.current(source.key)), label="batch")
             source, records, ops = last
             commit(bench, model, source, records, ops)
             past.append((bench.state.head, tuple(model.log)))
@@ -325,7 +362,7 @@ def commit(bench: Any, model: Model, source: Source, records: pa.Table | None, o
         batch = records.append_column("op", pa.array(ops, pa.int32()))
     before = len(model.log)
     if records is not None or isinstance(source.strategy, MergeStrategySnapshot):
-        model.take(source.strategy, [] if records is None else rows_of(records), ops)
+        model.take(source, [] if records is None else rows_of(records), ops)
     outcome = bench.queues.commit(bench.dataset, TableBatch(source.name, batch))
     added = stored_log(bench)[before:]
     assert outcome.count == len(added)

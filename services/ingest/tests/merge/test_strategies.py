@@ -18,14 +18,14 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     Strings,
 )
-from odf_ingest.errors import IncompleteCorrection, SnapshotRetractsTooMuch
+from odf_ingest.errors import IncompleteCorrection, OperationsMismatched, SnapshotRetractsTooMuch
 from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.dataset_history import Fresh
 from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array
 from odf_ingest.merge import MergeResult, difference, merge
 from odf_ingest.merge.difference import RepeatedKey
-from odf_ingest.source_settings import EmptySnapshot, SourceSettings
+from odf_ingest.source_settings import EmptySnapshot, Retractions, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 Row = tuple[Any, ...]
@@ -192,8 +192,9 @@ def test_replaying_a_history_of_snapshots_gives_the_last_one() -> None:
 
 
 def test_a_changelog_carries_its_own_operations() -> None:
+    past = past_of(CHANGELOG, table((1, "old", 0), ops=[0]))
     new = table((2, "b", 0), (1, "old", 0), (1, "new", 0), ops=[0, 2, 3])
-    assert after(CHANGELOG, new) == [(2, 1, "old"), (3, 1, "new"), (0, 2, "b")]
+    assert after(CHANGELOG, new, past) == [(2, 1, "old"), (3, 1, "new"), (0, 2, "b")]
 
 
 @pytest.mark.parametrize("ops", [None, [4], [-1]])
@@ -203,8 +204,9 @@ def test_a_changelog_without_operations_is_refused(ops: list[int] | None) -> Non
 
 
 def test_a_changelog_with_half_a_correction_is_refused() -> None:
+    past = past_of(CHANGELOG, table((1, "a", 0), ops=[0]))
     whole = table((1, "a", 0), (2, "b", 0), (1, "c", 0), ops=[2, 0, 3])
-    assert after(CHANGELOG, whole) == [(2, 1, "a"), (3, 1, "c"), (0, 2, "b")]
+    assert after(CHANGELOG, whole, past) == [(2, 1, "a"), (3, 1, "c"), (0, 2, "b")]
     with pytest.raises(InvalidInput, match="without a"):
         after(CHANGELOG, table((1, "a", 0), (2, "c", 0), ops=[2, 3]).slice(0, 1))
     with pytest.raises(InvalidInput, match="record 1: a -C without a"):
@@ -215,7 +217,8 @@ def test_several_corrections_of_a_key_are_consecutive() -> None:
     new = table(
         (2, "x", 0), (1, "a", 0), (1, "b", 0), (2, "y", 0), (1, "b", 0), (1, "c", 0), ops=[2, 2, 3, 3, 2, 3]
     )
-    assert after(CHANGELOG, new) == [
+    past = past_of(CHANGELOG, table((1, "a", 0), (2, "x", 0), ops=[0, 0]))
+    assert after(CHANGELOG, new, past) == [
         (2, 1, "a"),
         (3, 1, "b"),
         (2, 1, "b"),
@@ -246,15 +249,16 @@ def test_the_records_before_the_first_incomplete_correction_are_reported(
 
 
 def test_operations_of_a_key_stay_in_their_order_of_arrival() -> None:
+    past = past_of(CHANGELOG, table((1, "a", 0), ops=[0]))
     new = table((1, "a", 0), (2, "z", 0), (1, "b", 0), ops=[1, 0, 0])
-    assert after(CHANGELOG, new) == [(1, 1, "a"), (0, 1, "b"), (0, 2, "z")]
+    assert after(CHANGELOG, new, past) == [(1, 1, "a"), (0, 1, "b"), (0, 2, "z")]
     new = table((1, "b", 0), (1, "b", 0), ops=[0, 1])
     assert after(CHANGELOG, new) == [(0, 1, "b"), (1, 1, "b")]
 
 
 def test_a_correction_stays_in_one_piece_at_the_place_of_its_first_half() -> None:
-    new = table((1, "a", 0), (1, "b", 0), (1, "c", 0), (1, "d", 0), ops=[0, 2, 0, 3])
-    assert after(CHANGELOG, new) == [(0, 1, "a"), (2, 1, "b"), (3, 1, "d"), (0, 1, "c")]
+    new = table((1, "a", 0), (1, "a", 0), (1, "b", 0), (1, "b", 0), ops=[0, 2, 1, 3])
+    assert after(CHANGELOG, new) == [(0, 1, "a"), (2, 1, "a"), (3, 1, "b"), (1, 1, "b")]
 
 
 def test_a_correction_whose_halves_came_the_wrong_way_round_is_refused() -> None:
@@ -264,14 +268,18 @@ def test_a_correction_whose_halves_came_the_wrong_way_round_is_refused() -> None
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=25),
+    st.lists(
+        st.tuples(st.sampled_from([0, 0, 1, 2, 2, 3, 3]), st.integers(1, 3), st.sampled_from("ab")),
+        max_size=25,
+    ),
     st.sets(st.integers(1, 24)),
+    st.sampled_from(Retractions),
 )
 def test_the_result_for_a_key_does_not_depend_on_where_batches_were_cut(
-    messages: list[tuple[int, int]], cuts: set[int]
+    rows: list[Row], cuts: set[int], retractions: Retractions
 ) -> None:
-    rows = [(op, key, str(number)) for number, (key, op) in enumerate(messages)]
-    assert by_key(in_batches(rows, cuts)) == by_key(in_batches(rows, set()))
+    settings = SourceSettings(retractions=retractions)
+    assert by_key(in_batches(rows, cuts, settings)) == by_key(in_batches(rows, set(), settings))
 
 
 def by_key(found: tuple[list[Row], bool]) -> tuple[Mapping[int, list[Row]], bool]:
@@ -279,36 +287,42 @@ def by_key(found: tuple[list[Row], bool]) -> tuple[Mapping[int, list[Row]], bool
     return {key: [row for row in rows if row[1] == key] for key in (1, 2, 3)}, is_stopped
 
 
-def in_batches(rows: Sequence[Row], cuts: set[int]) -> tuple[list[Row], bool]:
+def in_batches(rows: Sequence[Row], cuts: set[int], settings: SourceSettings) -> tuple[list[Row], bool]:
     """Return what is appended when batches end at `cuts`, and whether the source stops at a half correction.
 
     Records before the first incomplete correction are committed; the rest begins the next batch.
     """
     appended: list[Row] = []
+    past = Past()
     begin = 0
     for end in [*sorted(cut for cut in cuts if cut < len(rows)), len(rows)]:
         while begin < end:
-            batch = rows[begin:end]
             try:
-                found = after(
-                    CHANGELOG, table(*((key, v, 0) for _, key, v in batch), ops=[r[0] for r in batch])
-                )
+                appended += fitting(rows[begin:end], past, settings)
             except IncompleteCorrection as error:
                 if error.whole:
-                    end_of_whole = begin + error.whole
-                    batch = rows[begin:end_of_whole]
-                    appended += after(
-                        CHANGELOG, table(*((key, v, 0) for _, key, v in batch), ops=[r[0] for r in batch])
-                    )
-                    begin = end_of_whole
+                    appended += fitting(rows[begin : begin + error.whole], past, settings)
+                    begin += error.whole
                 elif error.may_come:
                     break
                 else:
                     return appended, True
             else:
-                appended += found
                 begin = end
     return appended, False
+
+
+def fitting(rows: Sequence[Row], past: Past, settings: SourceSettings) -> list[Row]:
+    """Append the rows that fit, and return them."""
+    new = table(*((key, value, 0) for _, key, value in rows), ops=[row[0] for row in rows])
+    try:
+        merged = merge(CHANGELOG, new, past, DatasetVocabulary(), settings)
+    except OperationsMismatched as error:
+        return fitting([row for number, row in enumerate(rows) if number not in error.faults], past, settings)
+    past.take(merged, ("id",))
+    assert merged.ops is not None
+    records = merged.records.to_pylist()
+    return [(op, row["id"], row["v"]) for op, row in zip(merged.ops.to_pylist(), records, strict=True)]
 
 
 def test_the_last_upsert_of_a_key_wins_and_equal_ones_change_nothing() -> None:

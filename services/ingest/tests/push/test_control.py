@@ -247,8 +247,8 @@ def half(op: int, key: int) -> bytes:
 @pytest.mark.parametrize(
     ("lonely", "others"),
     [
-        (half(3, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a +C without a -C
-        (half(2, 5), [half(0, 1), half(2, 2), half(3, 2), half(0, 3), half(0, 4)]),  # a -C without a +C
+        (half(3, 5), [half(0, 1), half(2, 1), half(3, 1), half(0, 3), half(0, 4)]),  # a +C without a -C
+        (half(2, 5), [half(0, 1), half(2, 1), half(3, 1), half(0, 3), half(0, 4)]),  # a -C without a +C
     ],
 )
 def test_a_half_whose_other_half_never_arrives_is_skipped(
@@ -270,14 +270,33 @@ def test_a_half_whose_other_half_never_arrives_is_skipped(
 def test_a_half_that_waits_for_its_other_half_is_skipped_on_request(make_bench: Any, broker: Broker) -> None:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
     bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
-    broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(2, 2), half(3, 2)]
+    broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(2, 1), half(3, 1)]
     with running(bench, broker) as node:
         node.wait(lambda: node.owned.stuck() != {})
         assert skip(node) == ("default", (0, 1))
         node.drain()
-        assert bench.values("op", "id") == [(0, 1), (2, 2), (3, 2)]
+        assert bench.values("op", "id") == [(0, 1), (2, 1), (3, 1)]
     (letter,) = bench.coordinator.letters
     assert letter.reason == "skipped by command: record 1: a -C without a +C after it"
+
+
+def test_both_halves_of_a_correction_that_does_not_fit_are_skipped_one_after_the_other(
+    make_bench: Any, broker: Broker
+) -> None:
+    columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
+    bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(3, 5), half(1, 1), half(0, 3)]
+    with running(bench, broker) as node:
+        why = stop(node)
+        assert why.reason == "RecordRejected"
+        assert "column id: id = 5 has no record that -C could take back; append it first (+A)" in why.text
+        assert bench.values("op", "id") == [(0, 1)]
+        assert skip(node) == ("default", (0, 1))
+        assert stop(node).reason == "IncompleteCorrection"
+        assert skip(node) == ("default", (0, 2))
+        node.drain()
+    assert bench.values("op", "id") == [(0, 1), (1, 1), (0, 3)]
 
 
 def test_a_search_finds_nothing_when_the_cause_was_repaired(make_bench: Any, broker: Broker) -> None:

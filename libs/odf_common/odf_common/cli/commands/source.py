@@ -152,10 +152,10 @@ def _complete_setting(context: click.Context, _parameter: click.Parameter, incom
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
     """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
 
-    badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), finerTimes (cut, refuse), emptySnapshot (auto,
-    retract, refuse), maxRetractedShare (0 to 1), retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and
-    pollInterval of a polling source, are durations such as 90s, 2h or 1d. partitions (which can only be increased) and
-    retention apply to the source's own topic.
+    badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), finerTimes (cut, refuse), retractions of a
+    ChangelogStream (strict, complete), emptySnapshot (auto, retract, refuse), maxRetractedShare (0 to 1),
+    retractionGuardRows; watermarkDelay, maxFuture, idleTimeout, and pollInterval of a polling source, are durations
+    such as 90s, 2h or 1d. partitions (which can only be increased) and retention apply to the source's own topic.
 
     topics lists external topics to read instead of the source's own: names separated by commas, * matches any
     characters; topicStart (earliest, latest or a time) is where reading starts. keyColumns with keyFormat (text, json,

@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.mismatched_records import without_messages
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
@@ -16,6 +18,7 @@ from odf_ingest.errors import (
     AlreadyCommitted,
     AwaitingCorrection,
     IncompleteCorrection,
+    OperationsMismatched,
     PositionChanged,
     RegistryUnavailable,
     SourceGone,
@@ -97,8 +100,9 @@ class KafkaBatch:
     def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Reject a message that is an invalid batch of its own: it becomes a dead letter.
 
-        Shorten other batches to what precedes the first incomplete correction. If that is nothing, raises
-        `AwaitingCorrection` while the other half may still arrive, else the error.
+        Reject messages whose operations do not fit. Shorten other batches to what precedes the first incomplete
+        correction. If that is nothing, raises `AwaitingCorrection` while the other half may still arrive, else the
+        error.
         """
         assert self._result is not None
         plan, prepared = self._result
@@ -106,6 +110,10 @@ class KafkaBatch:
             value = self.batch.parts[0].values[0]
             error = with_places(error, plan.source, lambda: value or b"")
             left = self._allowed(plan, self._as_bad(prepared, error))
+        elif isinstance(error, OperationsMismatched):
+            column = plan.vocab.event_time_column
+            rest = without_messages(prepared, self.batch, error.faults, column, partial(self._read, plan))
+            left = self._allowed(plan, rest)
         elif isinstance(error, IncompleteCorrection):
             left = self._whole(plan, prepared, error)
         else:

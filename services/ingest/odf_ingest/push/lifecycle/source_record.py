@@ -20,6 +20,8 @@ class Span:
     end: Mapping[int, int]
     count: int
     first: int
+    is_first_rejected: bool = False
+    """Whether the source stops at the first message because that is not a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,9 @@ class Stop:
         batch = self.batch
         if batch is None:
             return None
-        half_in = batch.first if self.why.reason == IncompleteCorrection.__name__ else None
+        # A rejected -C whose +C is in the next batch fails as half a correction when it is tried alone.
+        is_half = self.why.reason == IncompleteCorrection.__name__ or batch.is_first_rejected
+        half_in = batch.first if is_half else None
         search = SkipSearch(count=batch.count, until=batch.end, why=str(self.why), half_in=half_in)
         return search.halved(batch.count)
 

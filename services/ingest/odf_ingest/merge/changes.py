@@ -1,0 +1,210 @@
+"""The operations of a changelog against the current records of their keys (spec: Data Schema, RFC-015).
+
+A record is appended (+A) where its key has none, and retracted (-R) or corrected (-C) with all of its values: what
+reads the dataset finds by them which record is meant. Operations of one key follow each other; one that does not fit is
+left out, and the next one is judged as if it had not come.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as kind
+
+from odf_common.data.columns import Operation
+from odf_common.metadata.steps import Strings
+from odf_ingest.errors import OperationsMismatched
+from odf_ingest.history.equality import equal
+from odf_ingest.history.keys import Keys, key_array
+from odf_ingest.read.types.type_names import Quoted, shown
+
+NONE: Final = -1  # in place of an index
+Indices = npt.NDArray[np.int64]
+SIGNS: Final = {
+    Operation.APPEND: "+A",
+    Operation.RETRACT: "-R",
+    Operation.CORRECT_FROM: "-C",
+    Operation.CORRECT_TO: "+C",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Records ordered by key, each +C directly after its -C, and the current records of their keys.
+
+    The current records follow `count` new ones in `records`. `before` has for each new record the index of the one
+    before it that its key would have then, if all operations fit; `NONE` if there is none.
+    """
+
+    records: pa.Table
+    count: int
+    ops: npt.NDArray[np.uint8]
+    before: Indices
+    starts: npt.NDArray[np.bool_]
+    """Whether a record is the first of its key."""
+    rows: Indices
+    """Of the new records in their batch."""
+    key: Strings
+    event_time: str
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        new: pa.Table,
+        ops: npt.NDArray[np.uint8],
+        rows: Indices,
+        current: pa.Table,
+        key: Strings,
+        event_time: str,
+    ) -> Self:
+        """Return the changes `new`, ordered, of the dataset's `current` records, which have the same columns."""
+        keys = key_array(new, key)
+        starts = np.append(np.ones(min(len(new), 1), np.bool_), keys[1:] != keys[:-1])
+        before = np.arange(len(new), dtype=np.int64) - 1
+        before[np.append(False, ops[:-1] == Operation.RETRACT)[: len(new)]] = NONE
+        found = _found(key_array(current, key), keys[starts])
+        before[starts] = np.where(found == NONE, NONE, found + len(new))
+        records = pa.concat_tables([new, current]).combine_chunks()
+        return cls(
+            records=records,
+            count=len(new),
+            ops=ops,
+            before=before,
+            starts=starts,
+            rows=rows,
+            key=key,
+            event_time=event_time,
+        )
+
+    @property
+    def takes_back(self) -> npt.NDArray[np.bool_]:
+        """Return which records are a -R or a -C."""
+        return np.isin(self.ops, (Operation.RETRACT, Operation.CORRECT_FROM))
+
+    def completed(self, *, is_whole: bool) -> pa.Table:
+        """Return the new records, with the event time of its record in a -R and -C that has none.
+
+        `is_whole`: with all values of its record, whatever they were. Raises `OperationsMismatched` unless all fit.
+        """
+        rows = np.flatnonzero(self.takes_back & (self.before != NONE))
+        differing = np.full(self.count, NONE)
+        if not is_whole:
+            differing[rows] = self._differing(rows, self.before[rows])
+        faults = {int(self.rows[row]): why for row, why in self._faults(differing, is_whole=is_whole)}
+        if faults:
+            raise OperationsMismatched(text=faults[min(faults)], faults=faults)
+        names = [name for name in self.records.column_names if is_whole or name == self.event_time]
+        records = self.records.slice(0, self.count)
+        for name in names:
+            column = self.records.column(name)
+            missing = rows if is_whole else rows[column.take(pa.array(rows)).is_null().to_numpy()]
+            if len(missing):
+                source = np.arange(self.count)
+                source[missing] = self.before[missing]
+                records = records.set_column(
+                    records.column_names.index(name),
+                    records.schema.field(name),
+                    column.take(pa.array(source)),
+                )
+        return records
+
+    def _faults(self, differing: Indices, *, is_whole: bool) -> Iterator[tuple[int, str]]:
+        """Yield records that do not fit, and why; `differing` has the first column that differs from `before`."""
+        is_append = self.ops == Operation.APPEND
+        has_record = self.before != NONE
+        wrong = (is_append & has_record) | (self.takes_back & ~has_record) | (differing != NONE)
+        if not wrong.any():
+            return
+        starts = np.flatnonzero(self.starts)
+        of_key = np.cumsum(self.starts) - 1
+        ends = np.append(starts[1:], self.count)
+        for number in np.unique(of_key[wrong]):
+            yield from self._follow(int(starts[number]), int(ends[number]), differing, is_whole=is_whole)
+
+    def _follow(self, row: int, end: int, differing: Indices, *, is_whole: bool) -> Iterator[tuple[int, str]]:
+        """Yield the records of one key that do not fit, and why."""
+        current = int(self.before[row])
+        while row < end:
+            op = Operation(self.ops[row])
+            is_correction = op is Operation.CORRECT_FROM
+            why = self._fault(row, op, current, differing, is_whole=is_whole)
+            if why is None:
+                current = NONE if op is Operation.RETRACT else row + is_correction
+            else:
+                yield row, why
+                if is_correction:
+                    yield row + 1, f"the -C of this +C is rejected: {why}"
+            row += 1 + is_correction
+
+    def _fault(
+        self, row: int, op: Operation, current: int, differing: Indices, *, is_whole: bool
+    ) -> str | None:
+        """Return why a record does not fit the current one of its key; None if it does."""
+        if op is Operation.APPEND:
+            return None if current == NONE else self._repeated(row, current)
+        if current == NONE:
+            return (
+                f"column {self.key[0]}: {self._key_of(row)} has no record that {SIGNS[op]} could take back; "
+                "append it first (+A)"
+            )
+        if is_whole:
+            return None
+        known = current == self.before[row]
+        number = differing[row] if known else self._differing(np.array([row]), np.array([current]))[0]
+        return None if number == NONE else self._different(row, op, current, int(number))
+
+    def _repeated(self, row: int, current: int) -> str:
+        same = self._differing(np.array([row]), np.array([current]))[0] == NONE
+        return (
+            f"column {self.key[0]}: {self._key_of(row)} has a record already, "
+            f"{'with the same values' if same else 'with other values'}; change it by -C and +C, retract it first "
+            "(-R), or merge as UpsertStream"
+        )
+
+    def _different(self, row: int, op: Operation, current: int, number: int) -> str:
+        name = self.records.column_names[number]
+        column = self.records.column(number)
+        return (
+            f"column {name}: {SIGNS[op]} of {self._key_of(row)} has {_shown(column[row])}, and its record has "
+            f"{_shown(column[current])}; repeat all values of the record, event time included, or set "
+            "retractions=complete"
+        )
+
+    def _key_of(self, row: int) -> str:
+        return ", ".join(f"{name} = {_shown(self.records.column(name)[row])}" for name in self.key)
+
+    def _differing(self, left: Indices, right: Indices) -> Indices:
+        """Return for each pair of records the first column that differs; a null event time on the left is none."""
+        first = np.full(len(left), NONE)
+        rows, others = pa.array(left), pa.array(right)
+        for number, name in enumerate(self.records.column_names):
+            column = self.records.column(number).combine_chunks()
+            mine = column.take(rows)
+            is_other = ~equal(mine, column.take(others))
+            if name == self.event_time:
+                is_other &= mine.is_valid().to_numpy(zero_copy_only=False)
+            first[is_other & (first == NONE)] = number
+        return first
+
+
+def _found(keys: Keys, wanted: Keys) -> Indices:
+    """Return the index in `keys`, which are distinct, of each wanted one; `NONE` if it is not there."""
+    if len(keys) == 0 or len(wanted) == 0:
+        return np.full(len(wanted), NONE)
+    order = np.argsort(keys)
+    places = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    rows = order[places]
+    return np.where(keys[rows] == wanted, rows, NONE)
+
+
+def _shown(value: pa.Scalar) -> str:
+    if not value.is_valid:
+        return "NULL"
+    if kind.is_temporal(value.type):
+        return shown(Quoted(value.cast(pa.string()).as_py()))
+    plain = value.as_py()
+    return shown(plain if isinstance(plain, str | bytes) else Quoted(str(plain)))
