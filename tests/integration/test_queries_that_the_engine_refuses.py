@@ -88,14 +88,15 @@ def test_it_is_not_checked_and_derived_no_further_and_status_says_why(
     assert "reflect" in said
     (row,) = node.run("status theirs --output json")
     assert "reflect" in row["problem"]
-    assert "`odf commit`" in row["remedy"]
+    assert "`odf commit theirs FILE`" in row["remedy"]
     assert measured.records("theirs") == [2]
 
     query = json.dumps(derivative("theirs", {"measured": "measured"}, QUERY)["content"]["metadata"][0])
     said = node.fails("commit theirs -", stdin=query.encode())
     assert "the query that is replaced is refused now, so its state cannot be migrated" in said
-    (seed, _), *_ = measured.chain("theirs").blocks
-    node.run(f"reset theirs {seed} --yes")
+    assert "`odf reset theirs 0 --yes`" in said
+    assert "`odf reset theirs 0 --yes`" in row["remedy"]
+    node.run("reset theirs 0 --yes")
     node.run("commit theirs -", stdin=query.encode())
     measured.pull("theirs")
     assert measured.chain("theirs").column("id") == [1, 2, 3]

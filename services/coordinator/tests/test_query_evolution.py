@@ -1,6 +1,7 @@
 """A new query on a derivative that has data (spec: Query Evolution)."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (
     DatasetVocabulary,
@@ -91,6 +93,12 @@ class Evolving:
         known = self.node.find("cities.copy")
         links = iterate(self.node.datasets.reader(known.id), known.state.head)
         return [decoded.block.event for _, decoded, _ in links][::-1]
+
+
+def block_at(node: Coordinator, ref: str, number: int) -> Multihash:
+    known = node.find(ref)
+    links = iterate(node.datasets.reader(known.id), known.state.head)
+    return next(name for name, decoded, _ in links if decoded.block.sequence_number == number)
 
 
 @pytest.fixture
@@ -191,6 +199,24 @@ def test_what_cannot_be_migrated_changes_nothing(evolving: Evolving) -> None:
 
     assert node.find("cities.copy").state == before
     assert {kind: set(node.blobs.names(before.dataset_id, kind)) for kind in ObjectKind} == objects
+
+
+def test_a_query_that_cannot_replace_another_does_after_the_reset_that_its_refusal_names(
+    evolving: Evolving, derivative: str
+) -> None:
+    node = evolving.node
+    other = derivative.replace("SELECT event_time, city FROM", "SELECT event_time, population AS city FROM")
+    with pytest.raises(InvalidInput, match="cannot become int64") as caught:
+        node.add(other, replace=True)
+    name, number = re.findall(r"`odf reset (\S+) (\d+) --yes`", str(caught.value))[0]
+
+    node.editor.reset(name, block_at(node, name, int(number)))
+    node.work()
+    assert node.find(name).state.transform is None, "nothing derives it before its new query comes"
+    node.add(other, replace=True)
+    node.work()
+
+    assert node.record_reader.tail("cities.copy", 9)["population"].to_pylist() == [7]
 
 
 def test_a_query_for_columns_that_were_not_read_yet_gets_advice_on_what_to_do_first(

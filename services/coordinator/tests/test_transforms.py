@@ -14,7 +14,7 @@ from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo
-from odf_common.ports.engine import QueryOutOfMemory
+from odf_common.ports.engine import FailingRecord, QueryFailed, QueryOutOfMemory
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.transforms.engine_output import validate
 
@@ -165,6 +165,48 @@ def test_pull_transforms_the_current_records_inputs_first(chain: Coordinator) ->
     assert chain.find("copy.copy").state.last_offset == 0
 
 
+def failing_at(chain: Coordinator, first: int, last: int) -> QueryFailed:
+    record = FailingRecord(dataset=chain.find("cities").id, first=first, last=last)
+    return QueryFailed(text="division by zero", records=(record,))
+
+
+def test_blocks_before_the_record_on_which_a_query_fails_are_derived(chain: Coordinator) -> None:
+    for minute, cities in enumerate((["Oslo"], ["Rome", "Ely", "Bath"], ["York"])):
+        chain.push("cities", *cities, minute=minute)
+    chain.engine.failures = [failing_at(chain, 2, 2)]
+
+    chain.work()
+
+    copy = chain.find("cities.copy")
+    assert chain.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
+    assert chain.find("copy.copy").state.last_offset == 0, "its readers continue, too"
+    problem = chain.scheduler.current_problem(copy.id)
+    assert problem is not None
+    assert problem.text == "division by zero"
+    assert "with try_divide, try_cast" in problem.remedy
+    assert "first `odf reset cities.copy 0 --yes`" in problem.remedy
+
+
+def test_a_range_of_records_on_which_a_query_fails_holds_back_its_first_block(chain: Coordinator) -> None:
+    for minute, city in enumerate(("Oslo", "Rome", "Ely")):
+        chain.push("cities", city, minute=minute)
+    chain.engine.failures = [failing_at(chain, 1, 2), failing_at(chain, 0, 0)]
+
+    chain.work()
+
+    asked = [len(one.query_inputs[0].data_paths) for one in chain.engine.requests]
+    assert asked[:3] == [3, 1, 0], "each time only what is before the record"
+    assert chain.find("cities.copy").state.last_offset is None
+    assert chain.find("cities.copy").state.schema is not None
+
+
+def test_a_failure_that_names_no_new_record_is_not_tried_again_over_fewer(chain: Coordinator) -> None:
+    chain.push("cities", "Oslo")
+    chain.engine.failures = [QueryFailed(text="division by zero")]
+    chain.work()
+    assert len(chain.engine.requests) == 1
+
+
 def test_pull_reports_why_a_derivative_failed_and_continues_with_others(chain: Coordinator) -> None:
     stop = threading.Event()
     chain.engine.failures = [InvalidQuery(text="no such column")] * 2
@@ -178,7 +220,9 @@ def test_pull_reports_why_a_derivative_failed_and_continues_with_others(chain: C
         worker.join()
 
     last = {one.alias: one for one in steps}
-    assert last["cities.copy"].error == "no such column"
+    assert last["cities.copy"].error.startswith(
+        "no such column; correct the query, with `odf add --replace FILE`"
+    )
     assert {one.state for one in last.values()} <= {"failed", "up-to-date"}
 
 

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery, Refused, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
@@ -23,6 +24,15 @@ PREPROCESS_INPUT: Final = "input"  # the table that a source's query reads
 @dataclass(eq=False, kw_only=True)
 class EngineNotAvailable(Refused):
     """A transform needs an engine, or an engine version, that is not installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingRecord:
+    """A record of an input on which a query fails, which is one of those at the offsets `first` to `last`."""
+
+    dataset: DatasetId
+    first: int
+    last: int
 
 
 @dataclass(eq=False, kw_only=True)
@@ -44,6 +54,9 @@ class ResultsChanged(EngineNotAvailable):
 @dataclass(eq=False, kw_only=True)
 class QueryFailed(InvalidQuery):
     """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
+
+    records: tuple[FailingRecord, ...] = ()
+    """New records on which it fails, at most one of each input; empty if the engine does not name any."""
 
     @property
     def code(self) -> str:

@@ -1,7 +1,7 @@
 """Problems of chains of this node that no commit can mend, and the block to which a reset goes back.
 
-They are blocks that others brought before it was refused (`odf_common/chain/arrivals.py` says what may arrive), and a
-watermark that one wrong event time has raised into the future.
+They are blocks that others brought before it was refused (`odf_common/chain/arrivals.py` says what may arrive), a
+watermark that one wrong event time has raised into the future, and results of a query that has to be another one.
 """
 
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from itertools import islice
 from typing import Final
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import iterate
+from odf_common.chain.walk import blocks_between, iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import AddData, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -54,6 +54,18 @@ def _last_until(datasets: Datasets, state: ChainState, latest: Timestamp) -> Mul
     """Return the last block that is not later than `latest`; None if the first one is."""
     blocks = iterate(datasets.reader(state.dataset_id), state.head)
     return next((name for name, decoded, _ in blocks if decoded.block.system_time <= latest), None)
+
+
+def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
+    """Return the command after which any query may replace a derivative's; empty if it has no results yet.
+
+    It goes back to before the first query, since with one the derivative would be derived again at once.
+    """
+    if handle.state.schema is None:
+        return ""
+    blocks = blocks_between(datasets.reader(handle.id), handle.state.head, None)
+    first = next(decoded.block for _, decoded, _ in blocks if isinstance(decoded.block.event, SetTransform))
+    return f"`odf reset {handle.alias} {first.sequence_number - 1} --yes`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

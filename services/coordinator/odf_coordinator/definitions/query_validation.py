@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
@@ -18,6 +18,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.steps import Strings
 from odf_common.ports.engine import Engine, Past, ValidatedQuery
+from odf_coordinator.catalog.chain_problems import derive_again
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
     declared_schema,
@@ -118,7 +119,14 @@ class Validation:
         """
         with _at("transform"):
             is_new = past is None or past.transform != event
-            validated = self._validate(event, vocabulary, past, is_new=is_new)
+            try:
+                validated = self._validate(event, vocabulary, past, is_new=is_new)
+            except InvalidQuery as error:
+                if is_new and past is not None:
+                    self._validate(
+                        event, vocabulary, None, is_new=True
+                    )  # raises what is wrong with the query itself
+                raise self._with_way_back(error, past) from error
             require_inputs(validated.tables, [input_.alias or input_.dataset_ref for input_ in event.inputs])
             if is_new and validated.retraction_refusal:
                 raise InvalidQuery(text=validated.retraction_refusal)
@@ -128,7 +136,10 @@ class Validation:
             return ValidTransform(event=event, schema=None, can_retract=False)
         schema = with_system(validated.schema, vocabulary)
         if past is not None and is_new:
-            require_additive(past, schema)
+            try:
+                require_additive(past, schema)
+            except InvalidInput as error:
+                raise self._with_way_back(error, past) from error
         return ValidTransform(event=event, schema=schema, can_retract=validated.can_retract)
 
     def _validate(
@@ -183,6 +194,15 @@ class Validation:
         return {
             input_.alias or input_.dataset_ref: self._shape(input_.dataset_ref) for input_ in event.inputs
         }
+
+    def _with_way_back(self, error: InvalidInput, past: ChainState | None) -> InvalidInput:
+        """Return why a query cannot replace that of `past`, with the command after which it can."""
+        handle = None if past is None else self._datasets.by_id(past.dataset_id)
+        way = "" if handle is None else derive_again(self._datasets, handle)
+        if not way:
+            return error
+        text = f"{error}; or repeat this after {way}, which removes its records: all are derived again"
+        return type(error)(text=text)
 
     def _shape(self, ref: str) -> Shape:
         dataset = DatasetId.parse(ref)

@@ -148,9 +148,12 @@ class Puller:
 
     def _failure(self, handle: DatasetHandle, error: OdfError) -> PullProgress:
         """Return the failed pull; blocks that were committed before the failure count."""
-        failed = PullProgress(
-            alias=handle.alias, state="failed", error=with_advice(error), head=handle.state.head
-        )
+        text, problem = with_advice(error), self.scheduler.current_problem(handle.id)
+        if (
+            problem is not None and problem.text == text
+        ):  # an error of a query, which does not know the dataset
+            text = f"{text}; {problem.remedy}"
+        failed = PullProgress(alias=handle.alias, state="failed", error=text, head=handle.state.head)
         try:
             done = self._outcome(handle)
         except OdfError:  # its chain cannot be read any more

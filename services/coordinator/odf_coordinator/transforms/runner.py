@@ -7,6 +7,7 @@ changes in between. The chain is the only state between steps; a repeated step p
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
 import structlog
@@ -28,11 +29,9 @@ from odf_common.dataset.replay import input_source, request_files
 from odf_common.errors import HeadMoved, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import (
-    ExecuteTransformInput,
-    KnownEvent,
-)
-from odf_common.ports.engine import Engine, EngineProgress
+from odf_common.metadata.events import DataEvent, ExecuteTransformInput, KnownEvent
+from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.ports.engine import Engine, EngineProgress, FailingRecord, QueryFailed
 from odf_common.ports.store import BlobStore, DatasetUnknown, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
@@ -119,13 +118,19 @@ class Transformer:
 
         Raises `InvalidQuery` for user errors, `Unavailable` while the engine is unreachable, `HeadMoved` if the
         derivative received a commit or an input was reset in the meantime, `Refused` if the result breaks a rule,
-        `DataDropped` if needed data was dropped.
+        `DataDropped` if needed data was dropped. If the query fails on a record, the blocks before that record's are
+        transformed and committed before the error is raised.
         """
         with scratch_folder(self.blobs) as scratch:
             try:
                 return self._perform(handle, plan, scratch)
             except NotFound as error:
                 raise why_missing(self.datasets, (handle, *plan.sources.values()), error) from error
+            except QueryFailed as error:
+                before = self._before(handle, plan, error.records)
+                if before is not None:
+                    self.perform(handle, before)
+                raise
 
     def _perform(self, handle: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
         state = handle.state
@@ -202,13 +207,29 @@ class Transformer:
             raise DatasetUnknown(what=str(dataset))
         return handle
 
-    def _new_in(self, step: ExecuteTransformInput, handle: DatasetHandle) -> InputSlices:
+    def _before(self, handle: DatasetHandle, plan: Plan, failing: Iterable[FailingRecord]) -> Plan | None:
+        """Return the part of a plan before the blocks of these records; None if that is nothing, or all of it."""
+        first = {record.dataset: record.first for record in failing}
+        inputs = tuple(self._new_in(step, handle, first.get(step.dataset_id)) for step in plan.steps)
+        before = replace(plan, inputs=inputs)
+        if before.steps == plan.steps or not has_work(handle.state, inputs):
+            return None
+        return before
+
+    def _new_in(
+        self, step: ExecuteTransformInput, handle: DatasetHandle, end: int | None = None
+    ) -> InputSlices:
+        """Return what an input has in a step, up to before the block of the record at offset `end`."""
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)
         links = blocks_between(read, step.new_block_hash, step.prev_block_hash)
+        blocks = takewhile(
+            lambda block: end is None or not _has_offset(block[1], end),
+            ((name, decoded.block) for name, decoded, _ in links),
+        )
         try:
-            return input_until_change(step, ((name, decoded.block) for name, decoded, _ in links))
+            return input_until_change(step, blocks)
         except ChainBroken as error:
             before = None if step.prev_block_hash is None else str(step.prev_block_hash)
             if (error.kind, error.block) != ("missing", before):
@@ -230,6 +251,12 @@ class Transformer:
         if end is None or end == handle.state.head:
             return handle
         return replace(handle, state=self.datasets.states.state_at(handle.id, end))
+
+
+def _has_offset(block: MetadataBlock, offset: int) -> bool:
+    """Return whether a block has the record at this offset, or a later one."""
+    data = block.event.new_data if isinstance(block.event, DataEvent) else None
+    return data is not None and data.offset_interval.end >= offset
 
 
 def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: InputProgress) -> None:

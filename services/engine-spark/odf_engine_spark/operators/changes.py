@@ -11,6 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.data.columns import Operation
+from odf_common.errors import InvalidQuery
 from odf_engine_spark.values.operations import Numbers
 
 APPEND: Final = int(Operation.APPEND)
@@ -18,6 +19,10 @@ RETRACT: Final = int(Operation.RETRACT)
 FROM: Final = int(Operation.CORRECT_FROM)
 TO: Final = int(Operation.CORRECT_TO)
 TAKES_AWAY: Final = frozenset({RETRACT, FROM})
+
+
+class InvalidChange(InvalidQuery):
+    """A record takes back another one that is final, or that was never there; its text names the record."""
 
 
 class NothingToRetract(Exception):

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.errors import InvalidInput
 from odf_engine_spark.aggregates.functions import Aggregate
-from odf_engine_spark.operators.changes import Changes, NothingToRetract
+from odf_engine_spark.operators.changes import Changes, InvalidChange, NothingToRetract
 from odf_engine_spark.operators.grouped import grouped
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
@@ -252,7 +252,7 @@ def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidI
     record = None if delta.numbers is None else segment.record(step, int(delta.numbers[row]))
     if record is None:
         return _foreign(ValueError("they lack a row that is retracted"))
-    return InvalidQuery(
+    return InvalidChange(
         text=f"{record} takes back a record that was not there, so the input is not a "
         "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE in "
         "a new dataset"

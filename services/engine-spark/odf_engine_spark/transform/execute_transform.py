@@ -3,9 +3,10 @@
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,9 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import QueryFailed
+from odf_common.ports.engine import QueryFailed, QueryOutOfMemory
 from odf_engine_spark.analysis.final_inputs import FinalStep
+from odf_engine_spark.operators.changes import InvalidChange
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
 from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare, require_same_results
@@ -41,6 +43,7 @@ from odf_engine_spark.transform.event_times import (
     last_watermark,
     microseconds,
 )
+from odf_engine_spark.transform.failing_records import locate_failure
 from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
 from odf_engine_spark.values.operations import Numbers
 from odf_engine_spark.values.spark_types import OTHER_YEARS
@@ -74,8 +77,8 @@ class Transforms:
     ) -> TransformResponseSuccess:
         """Write the request's slice and checkpoint; raises `InvalidQuery` or `InvalidInput`: then ignore both files.
 
-        An `InvalidQuery` of a query that is not refused is a `QueryFailed`. Raises `ResultsChanged` if its results may
-        have changed since the semantics `number`.
+        An `InvalidQuery` of a query that is not refused is a `QueryFailed`, which names the records. Raises
+        `ResultsChanged` if its results may have changed since the semantics `number`.
         """
         progress, begun = progress or Progress(), time.monotonic()
         progress.report("reading")
@@ -87,10 +90,17 @@ class Transforms:
             None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path)
         )
         progress.report("computing", total=sum(len(input_.records) for input_ in inputs))
-        with _query_accepted():
-            result = run(prepared, inputs, state, request.vocab, progress)
-            progress.report("writing", total=len(result.records))
-            response = self._write(request, result)
+        compute = partial(self._compute, request, prepared)
+        try:
+            result, table = compute(inputs, state, progress)
+        except QueryOutOfMemory:
+            raise
+        except QueryFailed as error:
+            attempt = partial(_failure, compute, progress)
+            raise locate_failure(error, request.query_inputs, inputs, state, attempt) from error
+        progress.report("writing", total=len(table))
+        write_records(table, Path(request.new_data_path))
+        write_state(result.state, Path(request.new_checkpoint_path))
         log.debug(
             "transform executed",
             inputs={input_.name: len(input_.records) for input_ in inputs},
@@ -99,7 +109,12 @@ class Transforms:
             checkpoint_bytes=Path(request.new_checkpoint_path).stat().st_size,
             ms=ms_since(begun),
         )
-        return response
+        last = request.next_offset + len(table) - 1
+        watermark = result.state.watermark
+        return TransformResponseSuccess(
+            new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
+            new_watermark=None if watermark is None else Timestamp(watermark),
+        )
 
     def prepare(
         self, transform: TransformSql, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
@@ -122,26 +137,48 @@ class Transforms:
                 self._ready.popitem(last=False)
         return prepared
 
-    def _write(self, request: TransformRequest, result: Result) -> TransformResponseSuccess:
-        try:
-            table = with_system_columns(
-                result.records,
-                ops=pa.array(result.operations, pa.int64()).cast(pa.uint8()),
-                first_offset=request.next_offset,
-                system_time=request.system_time,
-                vocab=request.vocab,
-                signed=self._is_signed,
-            )
-        except InvalidInput as error:
-            raise InvalidQuery(text=str(error)) from error
-        write_records(table, Path(request.new_data_path))
-        write_state(result.state, Path(request.new_checkpoint_path))
-        last = request.next_offset + len(table) - 1
-        watermark = result.state.watermark
-        return TransformResponseSuccess(
-            new_offset_interval=OffsetInterval(start=request.next_offset, end=last) if len(table) else None,
-            new_watermark=None if watermark is None else Timestamp(watermark),
-        )
+    def _compute(
+        self,
+        request: TransformRequest,
+        prepared: PreparedTransform,
+        inputs: Sequence[Input],
+        state: State,
+        progress: Progress,
+    ) -> tuple[Result, pa.Table]:
+        """Return the result over these records, and the table for the slice; raises `QueryFailed`."""
+        with _query_accepted():
+            result = run(prepared, inputs, state, request.vocab, progress)
+            try:
+                table = with_system_columns(
+                    result.records,
+                    ops=pa.array(result.operations, pa.int64()).cast(pa.uint8()),
+                    first_offset=request.next_offset,
+                    system_time=request.system_time,
+                    vocab=request.vocab,
+                    signed=self._is_signed,
+                )
+            except InvalidInput as error:
+                raise InvalidQuery(text=str(error)) from error
+        return result, table
+
+
+def _failure(
+    compute: Callable[[Sequence[Input], State, Progress], object],
+    progress: Progress,
+    inputs: Sequence[Input],
+    state: State,
+) -> QueryFailed | None:
+    """Return how the query fails over these records; None if it does not. Late records are not counted again."""
+    progress.report("searching", total=sum(len(input_.records) for input_ in inputs))
+    try:
+        compute(inputs, state, Progress())
+    except QueryFailed as error:
+        if isinstance(error, QueryOutOfMemory):
+            raise
+        return error
+    except InvalidChange:  # a change of the request takes back a record that was left out
+        return None
+    return None
 
 
 @contextmanager
@@ -149,7 +186,7 @@ def _query_accepted() -> Iterator[None]:
     """Raise an `InvalidQuery` as `QueryFailed`: the query has passed every check, so its records make it fail."""
     try:
         yield
-    except QueryFailed:
+    except (QueryFailed, InvalidChange):
         raise
     except InvalidQuery as error:
         raise QueryFailed(text=error.text, where=error.where) from error
@@ -201,11 +238,11 @@ def run(
 
 
 def _require_never_retracted(steps: Mapping[str, FinalStep], streams: Mapping[str, Delta]) -> None:
-    """Raise `InvalidQuery` if records that wait for the watermark are retracted or corrected."""
+    """Raise `InvalidChange` if records that wait for the watermark are retracted or corrected."""
     for name, delta in streams.items():
         if name in steps and (delta.operations != int(Operation.APPEND)).any():
             first = int(np.flatnonzero(delta.operations)[0])
-            raise InvalidQuery(
+            raise InvalidChange(
                 text=f"{delta.describe(first)} takes back a record, but rows of {steps[name].name} are final once the "
                 f"watermark has passed: in a new dataset, {steps[name].instead}"
             )

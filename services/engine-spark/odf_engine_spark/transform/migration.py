@@ -140,10 +140,7 @@ def _prepare_replaced(transforms: Transforms, request: MigrateRequest) -> Prepar
     try:
         return _prepared(transforms, request, request.old)
     except InvalidQuery as error:
-        text = (
-            f"the query that is replaced is refused now, so its state cannot be migrated: {error}; reset the dataset "
-            "to before that query with `odf reset DATASET BLOCK`, then commit the new one: all is derived again"
-        )
+        text = f"the query that is replaced is refused now, so its state cannot be migrated: {error}"
         raise InvalidQuery(text=text) from error
 
 

@@ -25,6 +25,7 @@ from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery, OdfError
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponse,
@@ -46,6 +47,7 @@ from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,
     EngineSilent,
+    FailingRecord,
     IsWanted,
     MigrateRequest,
     OnProgress,
@@ -129,7 +131,10 @@ class EngineClient:
             case TransformResponseSuccess() as success:
                 return success
             case failed:
-                raise _error_of(failed, _FAILURES.get(last.failure, InvalidQuery))
+                error = _error_of(failed, _FAILURES.get(last.failure, InvalidQuery))
+                if isinstance(error, QueryFailed):
+                    error.records = tuple(map(_failing_record, last.failing_records))
+                raise error
 
     def execute_raw_query(
         self, request: RawQueryRequest, is_wanted: IsWanted = always
@@ -367,6 +372,10 @@ def _error_of(
             return ServiceFailed(text=f"the engine failed: {text}")
         case _:
             return ServiceFailed(text="the engine ended without an answer")
+
+
+def _failing_record(record: engine_pb2.FailingRecord) -> FailingRecord:
+    return FailingRecord(dataset=DatasetId.parse(record.dataset_id), first=record.first, last=record.last)
 
 
 def _input(name: str, schema: pa.Schema, vocab: DatasetVocabulary, why_retracted: str = "") -> Any:
