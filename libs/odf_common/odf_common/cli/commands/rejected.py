@@ -18,9 +18,10 @@ from odf_common.cli.output import (
 )
 from odf_common.cli.suggestions import CommandGroup
 from odf_common.cli.user_input import Count, Parsed
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    DrainRequest,
     RejectedLocation,
     RejectedPart,
     RejectedRequest,
@@ -29,6 +30,7 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
 )
 
 DEFAULT_MESSAGES: Final = 20  # messages listed by default
+READ_AGAIN_TIMEOUT_SECONDS: Final = 60.0  # until retried messages are read
 SHOWN_VALUE_BYTES: Final = 4096  # of each value that the list asks for
 FORM: Final = re.compile(
     r"(?:(?P<source>.+)/)?(?P<part>\d{1,9}|row)/(?P<number>\d{1,19})", re.ASCII | re.DOTALL
@@ -149,20 +151,27 @@ def retry_rejected(
     """Let rejected messages be read again, after you have corrected the source.
 
     A message of a topic is published again, to its partition; if it still cannot be read, it is rejected again, as a
-    new message. Rows of files, and messages that were polled, are parsed with the source's current definition, and
-    committed once; those that still do not fit stay open.
+    new message. The command waits until the topic is read, and says how many were rejected again. Rows of files, and
+    messages that were polled, are parsed with the source's current definition, and committed once; those that still do
+    not fit stay open.
 
     \b
     Example:
       odf rejected retry flights --all
     """
+    before = _open(dataset)
     answer = _settle(dataset, locations, SettleRejectedRequest.RETRY, every=every)
-    print_object({"dataset": dataset, "retried": answer.settled, "open": answer.open}, output)
-    if answer.settled:
+    why = _why_unread(dataset) if answer.settled else ""
+    still_open = answer.open if why or not answer.settled else _open(dataset)
+    again = None if why else max(still_open - (before - answer.settled), 0)
+    row = {"dataset": dataset, "retried": answer.settled, "rejectedAgain": again, "open": still_open}
+    print_object(row, output)
+    if why:
         remark(
-            "messages of a topic are read again now, and rejected as new ones if they still do not fit; "
-            f"`odf rejected list {dataset}` then shows them"
+            f"the messages are not read yet: {why}; `odf rejected list {dataset}` shows which are rejected again"
         )
+    elif again:
+        remark(f"{again} of {answer.settled} were rejected again: `odf rejected list {dataset}` says why")
     if answer.cut:
         remark(
             f"{answer.cut} messages were not retried: they were too large for the dead-letter topic, which has only "
@@ -203,6 +212,23 @@ def _settle(
     with clients.ingest() as ingest:
         answer: SettleRejectedReply = ingest.SettleRejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     return answer
+
+
+def _why_unread(dataset: str) -> str:
+    """Return an empty string once the dataset's topics are read to their ends, else why they are not."""
+    try:
+        with clients.ingest() as ingest:
+            for _ in ingest.Drain(DrainRequest(ref=dataset), timeout=READ_AGAIN_TIMEOUT_SECONDS):
+                pass
+    except OdfError as error:  # a source is stopped, say
+        return str(error)
+    return ""
+
+
+def _open(dataset: str) -> int:
+    """Return how many messages await a decision."""
+    parts = _asked(RejectedRequest(ref=dataset, limit=1))
+    return next((part.counts.open for part in parts if part.HasField("counts")), 0)
 
 
 def _row(message: RejectedPart.Message, *, has_header: bool = True) -> dict[str, object]:
