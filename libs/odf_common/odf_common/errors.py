@@ -144,7 +144,7 @@ class Damaged(VerificationFailed):
     def advice(self) -> str:
         return (
             "restore it from a copy of the dataset, as a regular file that the node's user may read and write; or "
-            "remove the dataset with `odf delete`; other datasets are not affected"
+            "remove the dataset with `odf delete DATASET`; other datasets are not affected"
         )
 
 

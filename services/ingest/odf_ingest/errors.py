@@ -84,9 +84,7 @@ class SourceStateUnreadable(InvalidInput):
         return RESET.format(dataset="DATASET")
 
 
-QUICKER: Final = (
-    "commit an AddPushSource with a faster query, with `odf commit`: the source continues with that"
-)
+QUICKER: Final = "commit a faster query with `odf commit DATASET FILE`: the source continues with that"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -154,12 +152,13 @@ class SnapshotRetractsTooMuch(Refused):
 
     retracted: int
     rows: int
+    is_empty: bool = False
 
     def advice(self) -> str:
+        setting = "emptySnapshot=retract" if self.is_empty else "maxRetractedShare=1"
         return (
-            "if the snapshot is right, raise the limit with `odf source set DATASET maxRetractedShare=1` (or allow "
-            "empty ones with emptySnapshot=retract), then continue with `odf source resume DATASET` or ingest the "
-            "file again; nothing was retracted"
+            f"if the snapshot is right, allow it with `odf source set DATASET {setting}`, then continue with `odf "
+            "source resume DATASET` or ingest the file again; nothing was retracted"
         )
 
 
@@ -274,8 +273,8 @@ class RegistryUnavailable(Unavailable):
     def advice(self) -> str:
         return (
             "nothing was skipped or rejected; it continues automatically once the registry answers; set another "
-            "address or credentials with `odf source set` (schemaRegistry, schemaRegistryUser, schemaRegistryPassword, "
-            "schemaRegistryCa)"
+            "address or credentials with `odf source set DATASET KEY=VALUE` (schemaRegistry, schemaRegistryUser, "
+            "schemaRegistryPassword, schemaRegistryCa)"
         )
 
 
@@ -458,10 +457,13 @@ class CannotRetry(Conflict):
     def advice(self) -> str:
         if self.is_row:
             return (
-                "change how the source reads (`odf commit` a SetPollingSource or AddPushSource) and retry again, or "
-                "correct the row where it comes from, pull or push it again, and use `odf rejected drop`"
+                "change how the source reads with `odf commit DATASET FILE` and retry again, or correct the row where "
+                f"it comes from, pull or push it again, and `odf rejected drop DATASET {self.place}`"
             )
-        return "push its record with `odf ingest`, have its producer publish it again, or use `odf rejected drop`"
+        return (
+            "push its record with `odf ingest DATASET FILE`, or have its producer publish it again, and `odf rejected "
+            f"drop DATASET {self.place}`"
+        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -182,7 +182,10 @@ def test_a_damaged_head_is_an_error_and_not_absence(tmp_path: Path, text: bytes)
     with pytest.raises(CorruptRef) as damage:
         refs.head(a_dataset())
     assert "codec" not in str(damage.value)
-    assert "restore the file from a backup, or remove the dataset with `odf delete`" in damage.value.advice()
+    assert (
+        "restore the file from a backup, or remove the dataset with `odf delete DATASET`"
+        in damage.value.advice()
+    )
     with pytest.raises(CorruptRef):
         refs.compare_and_set(a_dataset(), expected=None, new=a_hash(2))
 

@@ -67,8 +67,8 @@ def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours:
         private = f"`odf access set {handle.alias} --visibility private` keeps this copy from others"
         return f"its owner should have them replaced at the source; {private}"
     return (
-        "the chain keeps them: have them replaced at the source, and `odf commit` the polling source without them; "
-        f"{exposed[0].path}: {exposed[0].instead}"
+        "the chain keeps them: have them replaced at the source, and commit the polling source without them, `odf "
+        f"commit {handle.alias} FILE`; {exposed[0].path}: {exposed[0].instead}"
     )
 
 

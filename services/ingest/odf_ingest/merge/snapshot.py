@@ -66,7 +66,8 @@ def _check_share(merged: MergeResult, rows: int, settings: SourceSettings, *, is
         raise SnapshotRetractsTooMuch(
             reason=SnapshotRetractsTooMuch.__name__,
             text=f"the snapshot{' has no records and' if is_empty else ''} would retract {retracted} of {rows} rows; "
-            f"the source allows {settings.max_retracted_share:.0%} (`odf source set`, maxRetractedShare)",
+            f"the source allows {settings.max_retracted_share:.0%} (maxRetractedShare)",
             retracted=retracted,
             rows=rows,
+            is_empty=is_empty,
         )

@@ -53,7 +53,7 @@ class NothingAtSource(NotFound):
     """A polling source names a URL, file or image that does not exist."""
 
     def advice(self) -> str:
-        return "check the address or path in the SetPollingSource; change it with `odf commit`"
+        return "check the address or path in the SetPollingSource; change it with `odf commit DATASET FILE`"
 
 
 @dataclass(eq=False, kw_only=True)

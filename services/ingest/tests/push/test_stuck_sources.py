@@ -131,7 +131,10 @@ def test_a_slow_query_does_not_delay_sources_without_one(make_bench: Any, broker
         broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
         node.wait(lambda: len(node.ids) == 100)
         node.wait(lambda: "its query over a batch has not ended yet" in why(node, "other"))
-        assert "faster query, with `odf commit`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
+        assert (
+            "faster query with `odf commit DATASET FILE`"
+            in node.owned.stuck()[Key(bench.dataset, "other")].advice()
+        )
         release.set()
         node.wait(lambda: set(node.ids) == set(range(300)))
 
@@ -176,7 +179,7 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
     broker.logs[OTHER, 0] += [message(1)]
     with running(bench, broker, other=OTHER) as node:
         node.wait(lambda: "did not finish within 300 s" in why(node, "other"))
-        assert "`odf commit`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
+        assert "`odf commit DATASET FILE`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
         bench.propose(source)
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
         node.wait(lambda: node.ids == [1])

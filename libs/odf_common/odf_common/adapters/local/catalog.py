@@ -48,9 +48,7 @@ class CorruptName(Damaged):
 
     def advice(self) -> str:
         """Return how to restore or free the name."""
-        return (
-            "restore the file from a backup, or free the name with `odf delete`; the dataset's own files stay"
-        )
+        return "restore the file from a backup, or free the name with `odf delete NAME`; the dataset's own files stay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

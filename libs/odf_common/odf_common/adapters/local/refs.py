@@ -22,11 +22,12 @@ class CorruptRef(Damaged):
         """Return how to replace it."""
         if self.ref == HEAD:
             return (
-                "restore the file from a backup, or remove the dataset with `odf delete`; "
+                "restore the file from a backup, or remove the dataset with `odf delete DATASET`; "
                 "other datasets are not affected"
             )
         return (
-            "`odf ref delete` removes a damaged reference other than the head; `odf ref set` creates it again"
+            "`odf ref delete DATASET@NAME` removes a damaged reference other than the head; `odf ref set DATASET@NAME` "
+            "creates it again"
         )
 
 

@@ -141,8 +141,10 @@ def dataset_problems(datasets: Iterable[Mapping[str, Any]]) -> list[dict[str, ob
             reason = dataset.get("rejected_reason")
             count = "1 message was" if dataset["rejected"] == 1 else f"{dataset['rejected']} messages were"
             text = f"{count} rejected{f'; the first: {reason}' if reason else ''}"
+            name = dataset["alias"]
             remedy = (
-                f"`odf rejected list {dataset['alias']}` shows them; retry or drop them with `odf rejected`"
+                f"`odf rejected list {name}` shows them; correct the source and `odf rejected retry {name} --all`, or "
+                f"drop them, `odf rejected drop {name} --all`"
             )
             since = dataset.get("rejected_since")
             rows.append({"of": dataset["alias"], "problem": text, "since": since, "remedy": remedy})

@@ -1,0 +1,239 @@
+"""Table of remedies and problems: each command that a message names is followed by a test, after which the problem is gone.
+
+The messages are found in the code: texts of the product that name a command of `odf` between backticks. One without a
+row fails here, and so does a row without its message. Commands that only show something need no row.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from tests.docs.test_commands_exist import problem
+
+ROOT: Final = Path(__file__).parents[2]
+MODULES: Final = sorted([*ROOT.glob("libs/*/odf_*/**/*.py"), *ROOT.glob("services/*/odf_*/**/*.py")])
+NAMED: Final = re.compile(r"`(odf [^`]*)`|^(odf [a-z]+ [^`]*)$")
+WORDS: Final = re.compile(r"odf ((?:[a-z-]+(?: |$))*)")
+SHOW: Final = frozenset(
+    (
+        *(
+            "config",
+            "doctor",
+            "inspect",
+            "list",
+            "log",
+            "rejected list",
+            "ref list",
+            "repo list",
+            "source show",
+        ),
+        *("sql", "status", "tail", "topics", "verify"),
+    )
+)
+GROUPS: Final = frozenset(
+    ("access", "account", "key", "ref", "rejected", "repo", "source", "system", "token")
+)
+
+HELP: Final = "tests/integration/test_remedies_help.py"
+FAILS: Final = f"{HELP}::test_a_query_that_fails_on_a_record_continues_with_the_one_that_the_remedy_proposes"
+WAITS: Final = f"{HELP}::test_what_a_derivative_waits_for_comes_by_the_command_that_it_names"
+FUTURE: Final = f"{HELP}::test_a_watermark_in_the_future_goes_back_by_the_commands_of_its_problem"
+STOPPED: Final = f"{HELP}::test_a_source_that_is_stopped_continues_by_the_command_of_its_problem"
+LATE: Final = f"{HELP}::test_late_records_are_late_no_more_after_the_delay_that_the_remark_proposes"
+LOST: Final = f"{HELP}::test_dropped_and_lost_data_comes_back_by_the_command_that_is_named"
+REFS: Final = f"{HELP}::test_references_and_names_that_are_damaged_are_removed_by_the_command_that_is_named"
+REFUSED: Final = f"{HELP}::test_a_refused_push_or_poll_passes_after_the_command_that_is_named"
+COPIES: Final = f"{HELP}::test_copies_are_completed_and_taken_over_by_the_commands_that_are_named"
+COORDINATOR: Final = "services/coordinator/tests"
+# Message → the test that provokes it, does what it names, and sees that the problem is gone.
+FOLLOWED: Final = {
+    "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
+    "odf_common/adapters/local/refs.py CorruptRef.advice": (
+        f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
+    ),
+    "odf_common/adapters/local/repositories.py UnknownRepository.advice": LOST,
+    "odf_common/chain/build_blocks.py ClockBehind.advice": (
+        f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
+    ),
+    "odf_common/cli/commands/key.py import_": COPIES,
+    "odf_common/cli/commands/status.py dataset_problems": STOPPED,
+    "odf_common/cli/suggestions.py late_remark": LATE,
+    "odf_coordinator/api/responses.py unheard": COPIES,
+    "odf_coordinator/catalog/chain_problems.py _uncommittable": (
+        f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
+    ),
+    "odf_coordinator/catalog/chain_problems.py _watermark_in_future": FUTURE,
+    "odf_coordinator/catalog/chain_problems.py derive_again": FAILS,
+    "odf_coordinator/catalog/registry.py HeadMissing.advice": REFS,
+    "odf_coordinator/catalog/registry.py ReferenceUnknown.advice": REFS,
+    "odf_coordinator/errors.py InputDiverged.advice": FUTURE,
+    "odf_coordinator/operations/modify.py DatasetEditor._require_unread": FUTURE,
+    "odf_coordinator/operations/waiting.py Waiting._first_record": WAITS,
+    "odf_coordinator/operations/waiting.py Waiting._remedy": WAITS,
+    "odf_coordinator/storage/availability.py DataDropped.__str__": LOST,
+    "odf_coordinator/transforms/scheduler.py CORRECT_ADVICE": (
+        "tests/integration/test_queries_that_the_engine_refuses.py"
+        "::test_it_is_not_checked_and_derived_no_further_and_status_says_why"
+    ),
+    "odf_coordinator/transforms/scheduler.py TOLERATE_ADVICE": FAILS,
+    "odf_ingest/commit/slice_writer.py BLANK": REFUSED,
+    "odf_ingest/errors.py CannotRetry.advice": REFUSED,
+    "odf_ingest/errors.py RESET": (
+        "services/ingest/tests/push/test_reader.py"
+        "::test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset"
+    ),
+    "odf_ingest/errors.py SnapshotRetractsTooMuch.advice": REFUSED,
+    "odf_ingest/errors.py SourceStopped.advice": STOPPED,
+    "odf_ingest/errors.py SourceWaiting.advice": REFUSED,
+    "odf_ingest/poll/poll_errors.py NothingAtSource.advice": REFUSED,
+    "odf_sync/transfer/compare.py ChainsDiverged.advice": COPIES,
+    "odf_sync/transfer/compare.py LocalAhead.advice": COPIES,
+    "odf_sync/transfer/local_copy.py HasAnotherName.advice": LOST,
+    "odf_sync/transfer/push/push_errors.py DataNotHere.advice": (
+        "services/sync/tests/test_copies_without_data.py::test_another_node_takes_a_derivative_only_with_its_data"
+    ),
+    "odf_verifier/explanations.py _advice": FUTURE,
+    "odf_verifier/explanations.py input_not_on_node": COPIES,
+    "odf_verifier/explanations.py with_advice": COPIES,
+    "odf_verifier/explanations.py without_dropped": LOST,
+}
+# Messages that name another command for what was asked, or a next step: no problem is to be gone after it.
+INSTEAD: Final = frozenset(
+    (
+        "odf_common/cli/commands/ingest.py command",
+        "odf_common/cli/commands/inspect.py _no_query",
+        "odf_common/cli/commands/new.py _lateness",
+        "odf_common/cli/commands/new.py command",
+        "odf_common/cli/suggestions.py SYNONYMS",
+        "odf_common/cli/visibility.py _say_private",
+        "odf_common/cli/visibility.py say_if_private",
+        "odf_common/identity/keys.py _NO_KEY",
+        "odf_common/service/settings.py Settings",
+        "odf_coordinator/definitions/declared_columns.py require_fetchable",
+        "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
+        "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",
+        "odf_sync/http/authorization.py Authorizer._why",
+        "odf_sync/http/ingest_routes.py IngestRoutes._require_size",
+        "odf_sync/http/reads/read_routes.py NO_QUERIES",
+        "odf_sync/transfer/push/push_errors.py PushDiverged.advice",
+    )
+)
+# Commands for another node, its owner or its user, and for starting this one.
+ELSEWHERE: Final = frozenset(
+    (
+        "odf_common/adapters/kafka/topic_claims.py TopicsTaken.advice",
+        "odf_common/adapters/repository_urls.py require_no_credentials",
+        "odf_common/adapters/socket_users.py ServerOfAnotherUser.advice",
+        "odf_common/embedded/doctor_checks.py _home",
+        "odf_common/embedded/doctor_checks.py _node",
+        "odf_common/embedded/node_file.py ADVICE",
+        "odf_common/embedded/parts/tcp_ports.py PortTaken.advice",
+        "odf_common/embedded/supervisor.py AlreadyRunning.advice",
+        "odf_common/service/node_id.py HomeCopied.advice",
+        "odf_sync/access/sent_tokens.py AccessForbidden.advice",
+        "odf_sync/access/sent_tokens.py _login_at",
+        "odf_sync/transfer/privacy.py NotPrivateThere.advice",
+        "odf_sync/transfer/push/push_errors.py AnotherVisibility.advice",
+        "odf_sync/transfer/push/push_errors.py NoPlaceThere.advice",
+        "odf_verifier/replay.py _REFUSED",
+    )
+)
+# Messages whose command no test follows yet. New ones do not belong here: write the test.
+OPEN: Final = frozenset(
+    (
+        "odf_common/adapters/local/catalog.py CorruptName.advice",
+        "odf_common/adapters/local/key_files.py NoPrivateKey.advice",
+        "odf_common/chain/arrivals.py ACCEPT",
+        "odf_common/cli/clients.py NoAccount.advice",
+        "odf_common/cli/commands/pull.py _remark_missing",
+        "odf_common/cli/commands/rejected.py list_rejected",
+        "odf_common/cli/commands/status.py disk_problems",
+        "odf_common/embedded/doctor_checks.py _disk",
+        "odf_common/errors.py Damaged.advice",
+        "odf_common/service/tenancy.py TenancyChanged.advice",
+        "odf_coordinator/api/responses.py _remedy_of",
+        "odf_coordinator/definitions/query_validation.py PreprocessProblems.problem",
+        "odf_coordinator/operations/rebuild_data.py EngineGone.__str__",
+        "odf_coordinator/operations/rebuild_data.py InputsMissing.advice",
+        "odf_coordinator/storage/availability.py CopyLost.__str__",
+        "odf_ingest/errors.py NoTopic.advice",
+        "odf_ingest/errors.py QUICKER",
+        "odf_ingest/errors.py RegistryUnavailable.advice",
+        "odf_sync/repositories/smart_dataset.py NotPushable.advice",
+        "odf_verifier/replay.py Replay._run",
+    )
+)
+
+
+@cache
+def messages() -> tuple[tuple[str, str], ...]:
+    """Return (place, command) of each command that a text of the product names; docstrings are no messages."""
+    return tuple(
+        (f"{module.relative_to(ROOT).as_posix().split('/', 2)[2]} {place}", command)
+        for module in MODULES
+        for place, command in _commands(ast.parse(module.read_text("utf-8")), ())
+    )
+
+
+def _commands(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+            continue  # a docstring
+        inside = names
+        match child:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                inside = (*names, name)
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if (
+                not names
+            ):
+                inside = (name,)
+        text = _text_of(child)
+        if text is None:
+            yield from _commands(child, inside)
+        else:
+            for quoted, whole in NAMED.findall(text):
+                yield ".".join(inside), quoted or whole
+
+
+def _text_of(node: ast.AST) -> str | None:
+    """Return a string of the code, with x for what an f-string inserts."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=values):
+            return "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in values)
+    return None
+
+
+def name_of(command: str) -> str:
+    """Return the words of a command before its arguments."""
+    found = WORDS.match(command)
+    words = found[1].split() if found else []
+    return " ".join(words[: 2 if words[:1] and words[0] in GROUPS else 1])
+
+
+def test_every_command_that_a_message_names_exists_with_its_options() -> None:
+    wrong = [(place, command, why) for place, command in messages() if (why := problem(command)) is not None]
+    assert wrong == []
+
+
+def test_every_message_that_names_a_command_has_a_row() -> None:
+    rows = [*FOLLOWED, *INSTEAD, *ELSEWHERE, *OPEN]
+    assert len(rows) == len(set(rows)), "a message has one row"
+    assert {place for place, command in messages() if name_of(command) not in SHOW} == set(rows)
+
+
+def test_the_test_of_a_row_exists_and_speaks_of_its_command() -> None:
+    for place, test in FOLLOWED.items():
+        file, _, name = test.partition("::")
+        bodies = {
+            node.name: ast.unparse(node)
+            for node in ast.parse((ROOT / file).read_text("utf-8")).body
+            if isinstance(node, ast.FunctionDef)
+        }
+        assert name in bodies, test
+        named = {name_of(command) for at, command in messages() if at == place} - SHOW
+        assert any(all(word in bodies[name] for word in command.split()) for command in named), (place, named)
