@@ -190,6 +190,8 @@ def _commands(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, str]
                 not names
             ):
                 inside = (name,)
+            case _:
+                pass
         text = _text_of(child)
         if text is None:
             yield from _commands(child, inside)
@@ -205,7 +207,8 @@ def _text_of(node: ast.AST) -> str | None:
             return text
         case ast.JoinedStr(values=values):
             return "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in values)
-    return None
+        case _:
+            return None
 
 
 def name_of(command: str) -> str:

@@ -206,7 +206,7 @@ def test_a_query_that_cannot_replace_another_does_after_the_reset_that_its_refus
 ) -> None:
     node = evolving.node
     other = derivative.replace("SELECT event_time, city FROM", "SELECT event_time, population AS city FROM")
-    with pytest.raises(InvalidInput, match="cannot become int64") as caught:
+    with pytest.raises(InvalidInput, match="cannot become BIGINT") as caught:
         node.add(other, replace=True)
     name, number = re.findall(r"`odf reset (\S+) (\d+) --yes`", str(caught.value))[0]
 

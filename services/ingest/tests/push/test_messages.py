@@ -453,7 +453,7 @@ def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> 
     bench = make_bench()
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_rejected_share=0.4))
     with pytest.raises(
-        TooManyRejected, match=r"^2 of 4 messages .* maxRejectedShare=0\.4 allows; the first: is"
+        TooManyRejected, match=r"^2 of 4 messages .* maxRejectedShare=0\.4 allows; the first: expected"
     ):
         commit(bench, a_batch({0: JUNK}))
     assert bench.rows() == []
