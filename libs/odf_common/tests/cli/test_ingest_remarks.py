@@ -73,6 +73,30 @@ def test_records_that_are_typed_are_waited_for_aloud(
     assert capsys.readouterr().err == remark
 
 
+@pytest.mark.parametrize("size", [4, ingest.MIB, ingest.MIB + 1, 0])
+def test_typed_records_are_ended_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Typed(io.RawIOBase):
+        """What is typed: records, and the end of the input for each end that is asked for."""
+
+        left = [b"r" * size] if size else []
+        ends = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+            if not self.left or not self.left[0]:
+                Typed.ends += 1
+                return 0
+            part, self.left[0] = self.left[0][: len(buffer)], self.left[0][len(buffer) :]
+            buffer[: len(part)] = part
+            return len(part)
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Typed())))
+    assert b"".join(ingest._chunks("-")) == b"r" * size
+    assert Typed.ends == 1
+
+
 def test_the_reason_of_a_failed_file_is_printed_once(
     answer: Callable[[OdfError | None], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -316,8 +316,11 @@ def _chunks(file: str) -> Iterator[bytes]:
     """Iterate over a file's bytes; raises `InvalidInput` if it cannot be read."""
     try:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
-            while chunk := source.read(MIB):
+            chunk = source.read(MIB)
+            while chunk:
                 yield chunk
+                # A terminal whose end was typed would have to be ended again.
+                chunk = source.read(MIB) if len(chunk) == MIB else b""
     except OSError as error:
         raise InvalidInput(text=f"cannot be read: {error.strerror}") from error
 
