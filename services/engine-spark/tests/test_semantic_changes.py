@@ -198,3 +198,15 @@ def test_decimals_that_lose_places_are_not_computed_where_columns_were_unknown_w
     with pytest.raises(ResultsChanged, match="decimals that lose places"):
         executed(derive, engine, replace(lossy, version=first), tmp_path)
     assert executed(derive, engine, lossy, tmp_path) == 1  # of any version
+
+
+def test_no_cut_event_time_is_before_the_watermark(derive: Make) -> None:
+    finer = derive(
+        sql(LATE.replace("time_hour AS", "time_hour - INTERVAL 1 MICROSECOND AS")),
+        flights=[Block(rows=[flight(5, 70.0)], watermark=5), Block(rows=[flight(5, 71.0)], watermark=6)],
+    )
+    finer.pull(1)
+    assert finer.watermark is not None
+    assert finer.watermark.ns == 4_000_000
+    finer.pull(2)
+    assert [row[1] for row in finer.rows()] == [4, 4]

@@ -95,12 +95,13 @@ def _loses_places(query: AnalysedQuery) -> bool:
     return query.loss is not None
 
 
+FINER_TIMES: Final = SemanticChange(
+    number=2,
+    kind="times finer than stored are cut towards the past, before 1970 too, not towards 1970",
+    concerns=_has_finer_times,
+)
 CHANGES: Final = (
-    SemanticChange(
-        number=2,
-        kind="times finer than stored are cut towards the past, before 1970 too, not towards 1970",
-        concerns=_has_finer_times,
-    ),
+    FINER_TIMES,
     SemanticChange(
         number=2, kind="decimals that lose places are refused, not rounded", concerns=_loses_places
     ),

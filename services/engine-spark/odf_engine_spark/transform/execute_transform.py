@@ -26,6 +26,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import QueryFailed, QueryOutOfMemory
 from odf_engine_spark.analysis.final_inputs import FinalStep
+from odf_engine_spark.analysis.semantic_changes import FINER_TIMES, MILLISECOND
 from odf_engine_spark.operators.changes import InvalidChange
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
@@ -274,6 +275,10 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
     watermark = flow.watermark(
         event_time, None if input_watermark is None else input_watermark - prepared.last.late
     )
+    if (
+        watermark is not None and FINER_TIMES in prepared.changes
+    ):  # cut like the event times that are still to come
+        watermark = watermark // MILLISECOND * MILLISECOND
     return None if watermark is None else watermark * MICROSECOND_NS
 
 
