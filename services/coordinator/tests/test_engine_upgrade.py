@@ -140,6 +140,18 @@ def test_one_derived_again_takes_its_readers_along(older: Coordinator) -> None:
     assert [older.find(ref).state.head for ref in COPIES] != before
 
 
+def test_a_reader_of_what_is_derived_again_follows_by_itself(older: Coordinator) -> None:
+    older.engine.earlier = "one"
+    requests = len(older.engine.requests)
+    upgrade(older, "cities.copy", is_restarted=True)
+
+    older.work()
+
+    assert [cities(older, ref) for ref in COPIES] == [["Oslo"], ["Oslo"]]
+    assert [version(older, ref) for ref in COPIES] == ["two", "one"]
+    assert len(older.engine.requests) == requests + 2
+
+
 def test_of_all_only_those_are_derived_again_whose_results_can_differ(older: Coordinator) -> None:
     assert outcomes(upgrade(older, is_restarted=True)) == dict.fromkeys(COPIES, "upgraded")
     assert [older.find(ref).state.next_offset for ref in COPIES] == [1, 1]
