@@ -17,7 +17,7 @@ HOUR = 3_600_000
 def node_with(
     node: Coordinator, *manifests: Manifest, held: int = 0, until: int | None = None
 ) -> Coordinator:
-    node.engine.progress = [EngineProgress(held=held, held_until=until)]
+    node.engine.progress = [EngineProgress(held=held, held_until=until, held_by="a join")]
     node.add(*(yaml.safe_dump(one) for one in manifests))
     node.push("cities", "Oslo", minute=5)
     node.work()
@@ -35,7 +35,7 @@ def test_records_that_are_held_wait_for_the_input_that_is_behind(node: Coordinat
 
     assert wait is not None
     assert (wait.input, wait.until) == ("towns", Timestamp.from_ms(HOUR))
-    assert "3 records held until the watermark reaches 1970-01-01T01:00:00Z" in wait.text
+    assert "3 records held by a join until the watermark reaches 1970-01-01T01:00:00Z" in wait.text
     assert "towns has no watermark; that of cities is 1970-01-01T00:05:00Z" in wait.text
     assert "`odf pull towns --set-watermark 1970-01-01T01:00:00Z`" in wait.remedy
     over = wait_of(node, "over")

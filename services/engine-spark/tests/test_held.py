@@ -33,7 +33,7 @@ READINGS = (Block(rows=[reading(1, 5.0)], watermark=2 * HOUR),)
         (sql(COUNTS), {"flights": FLIGHTS}, 1, 2 * HOUR),
         (sql(COUNTS), {"flights": (*FLIGHTS, Block(watermark=2 * HOUR))}, 0, None),
         (sql(COUNTS.replace("SELECT", "SELECT /*+ LATE('2 hours') */")), {"flights": FLIGHTS}, 1, 2 * HOUR),
-        (sql(SESSIONS), {"flights": FLIGHTS}, 1, None),
+        (sql(SESSIONS), {"flights": FLIGHTS}, 1, HOUR + 5 * MINUTE + 2),
         (sql(*HOURLY), {"flights": FLIGHTS, "weather": ()}, 2, HOUR),
         (sql(*HOURLY), {"flights": FLIGHTS, "weather": READINGS}, 1, 2 * HOUR),
         (sql(OUTER), {"flights": FLIGHTS, "weather": ()}, 2, 2),
@@ -65,3 +65,48 @@ def test_records_that_wait_for_the_watermark_are_counted(
     out.transforms.execute(request, progress)  # type: ignore[call-arg]
 
     assert (progress.now.held, progress.now.held_until) == (held, until)
+
+
+RUNNING = "SELECT time_hour AS event_time, count(*) OVER (ORDER BY time_hour) AS n FROM flights"
+AS_OF = (
+    "SELECT f.time_hour AS event_time, temp FROM flights f LEFT JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w "
+    "ON f.origin = w.origin"
+)
+
+
+@pytest.mark.parametrize(
+    ("transform", "inputs", "by"),
+    [
+        (sql(LATE), {"flights": FLIGHTS}, ""),
+        (sql(COUNTS), {"flights": FLIGHTS}, "a window"),
+        (sql(SESSIONS), {"flights": FLIGHTS}, "a session"),
+        (sql(OUTER), {"flights": FLIGHTS, "weather": ()}, "a join"),
+        (sql(RUNNING), {"flights": FLIGHTS}, "OVER"),
+        (sql(AS_OF), {"flights": FLIGHTS, "weather": ()}, "AS OF"),
+    ],
+)
+def test_the_step_that_keeps_records_is_named(
+    derive: Make, transform: TransformSql, inputs: Mapping[str, Sequence[Block]], by: str
+) -> None:
+    out, progress = derive(transform, **inputs), Progress()
+    until = [len(chain.blocks) for chain in out.chains]
+    request = out.request([0] * len(out.chains), until, out.folder / "data", out.folder / "checkpoint")
+    out.transforms.execute(request, progress)  # type: ignore[call-arg]
+    assert progress.now.held_by == by
+
+
+def test_the_first_of_several_open_sessions_says_until_when(derive: Make) -> None:
+    rows = [
+        flight(at, origin=origin) for at, origin in ((0, "JFK"), (3 * MINUTE, "EWR"), (20 * MINUTE, "JFK"))
+    ]
+    sessions = SESSIONS.replace("'5 minutes')", "'5 minutes'), origin")
+    out, progress = derive(sql(sessions), flights=[Block(rows=rows)]), Progress()
+    request = out.request([0], [1], out.folder / "data", out.folder / "checkpoint")
+    out.transforms.execute(request, progress)  # type: ignore[call-arg]
+    until = progress.now.held_until
+    assert until == 8 * MINUTE + 1
+    out.pull()
+    assert out.rows() == []
+    out.chains[0].add(Block(watermark=until))
+    out.pull()
+    assert out.rows(), "the watermark that is named ends a session"

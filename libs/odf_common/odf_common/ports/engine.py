@@ -129,7 +129,8 @@ class EngineProgress:
 
     `late` is the number of rows so far that were too late for their windows, and were dropped. `held` is the number of
     rows that the new checkpoint keeps for results that depend on the watermark, and `held_until` the earliest watermark
-    that completes or drops one of them (ms of event time; None if unknown).
+    that completes or drops one of them (ms of event time; None if unknown). `held_by` names the steps of the query that
+    keep them, such as a window; empty if the engine does not say.
     """
 
     stage: str = ""
@@ -138,6 +139,7 @@ class EngineProgress:
     late: int = 0
     held: int = 0
     held_until: int | None = None
+    held_by: str = ""
 
 
 OnProgress = Callable[[EngineProgress], None]

@@ -58,7 +58,8 @@ class Waiting:
         ahead = max(inputs, key=_watermark_ns)
         root, watermark = self._input_behind(behind), behind.state.watermark
         until = "" if held.until is None else f" {held.until}"
-        text = f"{counted(held.records, 'record')} held until the watermark reaches"
+        by = f" by {held.by}" if held.by else ""
+        text = f"{counted(held.records, 'record')} held{by} until the watermark reaches"
         where = f"{behind.alias} has no watermark"
         if watermark is not None:
             where = f"that of {behind.alias} is {watermark}, since {behind.state.system_time}"

@@ -25,10 +25,11 @@ FILE: Final = "held.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRecords:
-    """How many records a checkpoint keeps, and the earliest watermark that releases one; None if unknown."""
+    """How many records a checkpoint keeps, the earliest watermark that releases one, and the steps that keep them."""
 
     records: int
     until: Timestamp | None
+    by: str = ""
 
 
 NONE_HELD: Final = HeldRecords(records=0, until=None)
@@ -37,7 +38,12 @@ NONE_HELD: Final = HeldRecords(records=0, until=None)
 def record_held(blobs: BlobStore, state: ChainState, report: EngineProgress) -> None:
     """Record what the last checkpoint of a chain keeps; a failure to write the file is logged."""
     file = _file(blobs, state)
-    plain = {"checkpoint": _checkpoint_of(state), "records": report.held, "until": report.held_until}
+    plain = {
+        "checkpoint": _checkpoint_of(state),
+        "records": report.held,
+        "until": report.held_until,
+        "by": report.held_by,
+    }
     try:
         if not report.held:
             file.unlink(missing_ok=True)
@@ -57,7 +63,9 @@ def held_records(blobs: BlobStore, state: ChainState) -> HeldRecords:
         if plain.get("checkpoint") == _checkpoint_of(state):
             until = plain["until"]
             return HeldRecords(
-                records=int(plain["records"]), until=None if until is None else Timestamp.from_ms(int(until))
+                records=int(plain["records"]),
+                until=None if until is None else Timestamp.from_ms(int(until)),
+                by=str(plain.get("by", "")),  # an earlier release did not write it
             )
     return NONE_HELD
 

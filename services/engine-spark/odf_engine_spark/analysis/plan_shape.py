@@ -60,7 +60,7 @@ class Node:
     over: Over | None = None
     # Of a temporal join: the columns with the time asked for and the version's start.
     times: tuple[int, int] = (0, 0)
-    behind: int = 0  # of a running OVER: how long after its time a record is final
+    behind: int = 0  # of a running OVER: how long after its time a record is final; of sessions: their gap
     limit: int = 0
 
     @property
@@ -241,7 +241,7 @@ class _Reader:
             if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
         }
         node = self._made(tree, (replace(below, flow=below.flow.per_record()),), "session", times=edges)
-        return replace(node, key=position)
+        return replace(node, key=position, behind=gap)
 
     def _grouped(self, tree: Tree, below: Node) -> Node:
         flow = checked(using(tree, below.flow)).per_record()

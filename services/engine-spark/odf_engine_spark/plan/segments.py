@@ -69,6 +69,7 @@ class Segment:
     waits: bool
     join_keys: JoinKeys | None = None
     late: int = 0  # how long after a window's end records still correct it
+    holder: str = ""  # the step that keeps its records, if that is neither a window nor a join
 
     def run(self, step: Step) -> Delta:
         """Return the new rows: those of each new record, or those that are complete now."""
@@ -178,7 +179,8 @@ class Segment:
             ends = np.where(complete > now, complete, complete + int(retention))
         held = ends[ends > now]
         if len(held):
-            progress.hold(len(held), -(-int(held.min()) // 1000))  # rounded up to milliseconds
+            by = self.holder or ("a window" if rule.size > 1 or rule.unit else "a join")
+            progress.hold(len(held), -(-int(held.min()) // 1000), by)  # rounded up to milliseconds
 
     def place(self, stream: str) -> str:
         """Return the name of a stream's records in the state."""

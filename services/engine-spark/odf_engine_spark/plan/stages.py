@@ -197,6 +197,7 @@ class Session:
 
     stream: str
     segment: Segment  # hidden column: when a session ends; the column before it lists the session's records
+    gap: int
 
     def run(self, step: Step) -> Delta:
         """Return the sessions that have ended; keep the records of open ones."""
@@ -209,7 +210,7 @@ class Session:
         # Only a rising watermark ends sessions: Spark need not run.
         if not len(final) or step.watermarks.before == step.watermarks.now:
             step.new[start] = records
-            step.progress.hold(len(records), None)
+            self._report_held(records, step)
             return nothing(self.segment.schema.remove(len(self.segment.schema) - 1))
         numbered = (
             records.drop_columns(list(HIDDEN))
@@ -224,12 +225,21 @@ class Session:
         is_open = complete > now
         is_open[np.asarray(pc.list_flatten(members)).astype(np.int64)] = True
         step.new[start] = records.filter(pa.array(is_open)).combine_chunks()
-        step.progress.hold(len(step.new[start]), None)
+        self._report_held(step.new[start], step)
         # A record of an open session may also be in one already emitted: explode makes several rows of one record.
         before = NEVER if step.watermarks.before is None else step.watermarks.before
         is_new = has_ended & (ends > before)
         table = table.drop_columns([table.column_names[-1]]).filter(pa.array(is_new))
         return Delta(records=table, operations=np.zeros(len(table), dtype=np.int64), complete=ends[is_new])
+
+    def _report_held(self, records: pa.Table, step: Step) -> None:
+        """Count the records of open sessions; at least one ends where no record of any key comes within the gap."""
+        if not len(records):
+            return
+        times = np.sort(np.asarray(records.column(COMPLETE)))
+        breaks = np.flatnonzero(np.diff(times) > self.gap)
+        end = int(times[breaks[0] if len(breaks) else -1]) + self.gap
+        step.progress.hold(len(records), -(-end // 1000), "a session")
 
 
 def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:

@@ -177,7 +177,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     compiler.stages.append(
         RunningAggregates(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, aliases, is_ordered=True),
+            segment=replace(_fed(compiler, node.stream, flow, part, aliases, is_ordered=True), holder="OVER"),
             outputs=len(columns),
             keys=tuple(range(len(columns), len(columns) + len(keys))),
             peers=tuple(range(first - len(order), first)),
@@ -210,7 +210,7 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
         ended,
         [*own, plans.column(ended.plan, members)],
     )
-    compiler.stages.append(Session(stream=node.stream, segment=segment))
+    compiler.stages.append(Session(stream=node.stream, segment=segment, gap=node.behind))
 
 
 def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
@@ -259,7 +259,8 @@ def _as_of_side(
     by_arrival = side == 1 and len(child.flow.streams) == 1
     part = compiler.in_order(PlanPart(timed, hidden), columns, by_arrival=by_arrival)
     own = [*columns, plans.column(part.plan, micros)]
-    return columns, compiler.segment(f"{node.stream}{'<>'[side]}", flow, part, own)
+    segment = compiler.segment(f"{node.stream}{'<>'[side]}", flow, part, own)
+    return columns, replace(segment, holder="AS OF")
 
 
 def _key_positions(

@@ -150,6 +150,7 @@ def progress(now: EngineProgress) -> engine_pb2.Progress:
         late=now.late,
         held=now.held,
         held_until=now.held_until,
+        held_by=now.held_by,
     )
 
 

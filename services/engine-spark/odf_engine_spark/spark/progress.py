@@ -40,12 +40,17 @@ class Progress:
         with self._guard:
             self._now = replace(self._now, late=self._now.late + rows)
 
-    def hold(self, rows: int, until: int | None) -> None:
-        """Count rows kept for results that depend on the watermark, the first of them `until` one (ms, if known)."""
+    def hold(self, rows: int, until: int, by: str) -> None:
+        """Count rows that a step keeps for results that depend on the watermark, the first `until` one (ms)."""
         with self._guard:
-            times = [time for time in (until, self._now.held_until) if time is not None]
-            held = self._now.held + rows
-            self._now = replace(self._now, held=held, held_until=min(times, default=None))
+            first = until if self._now.held_until is None else min(until, self._now.held_until)
+            steps = [step for step in self._now.held_by.split(" and ") if step]
+            self._now = replace(
+                self._now,
+                held=self._now.held + rows,
+                held_until=first,
+                held_by=" and ".join(steps if by in steps else [*steps, by]),
+            )
 
     @property
     def is_cancelled(self) -> bool:

@@ -354,6 +354,7 @@ def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> An
                     late=progress.late,
                     held=progress.held,
                     held_until=progress.held_until if progress.HasField("held_until") else None,
+                    held_by=progress.held_by,
                 )
             )
     if response is None or not response.flatbuffer:
