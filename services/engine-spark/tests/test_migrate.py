@@ -11,7 +11,7 @@ from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import MigrateInput, MigrateRequest
+from odf_common.ports.engine import MigrateRequest, PlannedInput
 from odf_engine_spark.transform.checkpoint import read_state
 
 EARLY = "SELECT time_hour AS event_time, carrier FROM {} WHERE dep_delay < 0"
@@ -38,7 +38,7 @@ def migrated(
         MigrateRequest(
             old=old,
             new=new,
-            inputs=tuple(MigrateInput(name=name, schema=FLIGHTS, vocab=VOCAB) for name in sorted(names)),
+            inputs=tuple(PlannedInput(name=name, schema=FLIGHTS, vocab=VOCAB) for name in sorted(names)),
             vocab=DatasetVocabulary(),
             system_time=Timestamp.from_ms(9_000_000),
             next_offset=1,

@@ -10,9 +10,8 @@ import pytest
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.ports.engine import QueryTable
+from odf_common.ports.engine import PlannedInput, QueryTable
 from odf_engine_spark.analysis.dialect import check_text, read_text
-from odf_engine_spark.plan.prepared import PlannedInput
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.transform.adhoc import run_query

@@ -12,8 +12,7 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import EngineNotAvailable, Past, ResultsChanged
-from odf_engine_spark.plan.prepared import PlannedInput
+from odf_common.ports.engine import EngineNotAvailable, Past, PlannedInput, ResultsChanged
 from odf_engine_spark.server.identity import OTHER_RELEASES
 from odf_engine_spark.transform.execute_transform import Transforms
 

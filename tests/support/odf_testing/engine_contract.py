@@ -16,8 +16,8 @@ from odf_common.ports.engine import (
     Engine,
     EngineNotAvailable,
     EngineProgress,
-    MigrateInput,
     MigrateRequest,
+    PlannedInput,
     QueryTable,
 )
 from odf_testing.engine import FLIGHTS, HOUR, Block, Chain, Derivative, flight, ms, sql
@@ -148,7 +148,7 @@ class EngineContract:
             MigrateRequest(
                 old=step,
                 new=step,
-                inputs=(MigrateInput(name="flights", schema=SCHEMA, vocab=VOCAB),),
+                inputs=(PlannedInput(name="flights", schema=SCHEMA, vocab=VOCAB),),
                 vocab=VOCAB,
                 system_time=Timestamp.from_ms(9_000_000),
                 next_offset=out.next_offset,

@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import MigrateInput, MigrateRequest
+from odf_common.ports.engine import MigrateRequest, PlannedInput
 
 
 def migrate_request(
@@ -41,7 +41,7 @@ def migrate_request(
 
 def _inputs(
     old: SetTransform, new: SetTransform, inputs: Mapping[DatasetId, ChainState]
-) -> Iterator[MigrateInput]:
+) -> Iterator[PlannedInput]:
     called: dict[str, DatasetId] = {}
     for input_ in (*old.inputs, *new.inputs):
         dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
@@ -54,4 +54,4 @@ def _inputs(
             if state is None or state.schema is None:
                 raise NotFound(what=f"the schema of {name}")
             called[name.lower()] = dataset
-            yield MigrateInput(name=name, schema=schema_of_event(state.schema), vocab=state.vocabulary)
+            yield PlannedInput(name=name, schema=schema_of_event(state.schema), vocab=state.vocabulary)

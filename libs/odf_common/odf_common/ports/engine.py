@@ -152,7 +152,7 @@ def always() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigrateInput:
+class PlannedInput:
     """An input as a query sees it: its `name` in SQL, all columns, and the names of the system columns."""
 
     name: str
@@ -166,7 +166,7 @@ class MigrateRequest:
 
     old: SetTransform
     new: SetTransform
-    inputs: tuple[MigrateInput, ...]
+    inputs: tuple[PlannedInput, ...]
     vocab: DatasetVocabulary
     system_time: Timestamp
     next_offset: UInt64

@@ -10,7 +10,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.ports.engine import QueryOutOfMemory, ResultsChanged
+from odf_common.ports.engine import PlannedInput, QueryOutOfMemory, ResultsChanged
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import (
@@ -42,15 +42,6 @@ from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_o
 
 ENGINES: Final = ("spark",)
 RESERVED: Final = "__odf_"  # prefix of hidden columns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedInput:
-    """An input as a query sees it: its `name` in SQL, all columns, and the names of the system columns."""
-
-    name: str
-    schema: pa.Schema
-    vocab: DatasetVocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +153,7 @@ def _compiled(
     spark: Spark, analysed: _AnalysedPlan, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
     tree = analysed.tree
-    if not analysed.plan.deterministic():
-        raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
-    if spark.asks_present(analysed.plan):
-        raise InvalidQuery(
-            text="a string becomes the current time: write a fixed one, such as DATE '2026-01-31', or use event time"
-        )
+    _check_repeatable(spark, analysed.plan)
     meanings = {input_.name.lower(): _meaning(input_) for input_ in inputs}
     node = shape_of(tree, meanings, analysed.as_of, emits_changes=analysed.emits_changes)
     checked(node.flow)
@@ -204,6 +190,16 @@ def _compiled(
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
+
+
+def _check_repeatable(spark: Spark, plan: Java) -> None:
+    """Raise `InvalidQuery` if a query may give another result when it is run again."""
+    if not plan.deterministic():
+        raise InvalidQuery(text="the query would not give the same result again: it uses a random function")
+    if spark.asks_present(plan):
+        raise InvalidQuery(
+            text="a string becomes the current time: write a fixed one, such as DATE '2026-01-31', or use event time"
+        )
 
 
 def _loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:

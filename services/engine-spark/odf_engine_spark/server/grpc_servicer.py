@@ -1,7 +1,7 @@
 """The Engine service: FlatBuffers in gRPC (specification: Engine Contract; wire-facts §7)."""
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
@@ -22,12 +22,12 @@ from odf_common.metadata.engine_messages import (
     TransformResponseProgress,
 )
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import EngineNotAvailable, MigrateInput
+from odf_common.ports.engine import EngineNotAvailable, PlannedInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_steps, read_text
 from odf_engine_spark.analysis.final_inputs import retraction_refusal
 from odf_engine_spark.analysis.sandbox import tables
-from odf_engine_spark.plan.prepared import PlannedInput, parsed, require_same_results, steps_of
+from odf_engine_spark.plan.prepared import parsed, require_same_results, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
     invalid_transform,
@@ -168,11 +168,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         if not request.inputs:
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
-        inputs = [
-            PlannedInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
-            for input_ in request.inputs
-        ]
-        vocab = vocabulary_of(request.output_vocab)
+        inputs, vocab = _planned(request.inputs), vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
         retracting = {input_.name: input_.why_retracted for input_ in request.inputs if input_.why_retracted}
         require_same_results(prepared, event.transform, self._identity.number_of(event.transform))
@@ -186,10 +182,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             changes = self._identity.differences(old.transform, prepared.changes)
             if not request.is_restarted:
                 number = self._identity.number_of(old.transform)
-                migrate_inputs = tuple(
-                    MigrateInput(name=i.name, schema=i.schema, vocab=i.vocab) for i in inputs
-                )
-                require_migratable(self._transforms, old, event, migrate_inputs, vocab, number=number)
+                require_migratable(self._transforms, old, event, inputs, vocab, number=number)
         return engine_pb2.ValidateQueryResponse(
             tables=read,
             engine_version=self._identity.version,
@@ -199,6 +192,13 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             retraction_refusal=retraction_refusal(prepared.final_steps, retracting),
             changes=changes,
         )
+
+
+def _planned(inputs: Iterable[engine_pb2.ValidateQueryInput]) -> tuple[PlannedInput, ...]:
+    return tuple(
+        PlannedInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
+        for input_ in inputs
+    )
 
 
 def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:

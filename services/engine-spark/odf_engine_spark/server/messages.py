@@ -22,8 +22,8 @@ from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import (
     EngineProgress,
-    MigrateInput,
     MigrateRequest,
+    PlannedInput,
     QueryFailed,
     QueryOutOfMemory,
     QueryTable,
@@ -118,7 +118,7 @@ def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
         old=set_transform_of(request.old_set_transform),
         new=set_transform_of(request.new_set_transform),
         inputs=tuple(
-            MigrateInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
+            PlannedInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
             for input_ in request.inputs
         ),
         vocab=vocabulary_of(request.output_vocab),

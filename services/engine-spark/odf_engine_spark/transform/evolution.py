@@ -10,7 +10,7 @@ from odf_common.data.schema_evolution import check_evolution
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import MigrateInput, MigrateRequest
+from odf_common.ports.engine import MigrateRequest, PlannedInput
 from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.migration import migrate
 
@@ -33,7 +33,7 @@ def require_migratable(
     transforms: Transforms,
     old: SetTransform,
     new: SetTransform,
-    inputs: tuple[MigrateInput, ...],
+    inputs: tuple[PlannedInput, ...],
     vocab: DatasetVocabulary,
     *,
     number: int,

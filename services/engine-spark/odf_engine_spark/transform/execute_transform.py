@@ -24,13 +24,13 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
-from odf_common.ports.engine import QueryFailed, QueryOutOfMemory
+from odf_common.ports.engine import PlannedInput, QueryFailed, QueryOutOfMemory
 from odf_engine_spark.analysis.final_inputs import FinalStep
 from odf_engine_spark.analysis.semantic_changes import FINER_TIMES, MILLISECOND
 from odf_engine_spark.operators.changes import InvalidChange
 from odf_engine_spark.plan.delta import Delta
 from odf_engine_spark.plan.late_corrections import run_late
-from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform, prepare, require_same_results
+from odf_engine_spark.plan.prepared import PreparedTransform, prepare, require_same_results
 from odf_engine_spark.plan.segments import Segment, Step, WatermarkRange
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.spark.jvm import Spark

@@ -15,7 +15,7 @@ from odf_common.data.slices import read_slice, slice_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine_messages import TransformRequestInput, Watermark
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
-from odf_engine_spark.plan.prepared import PlannedInput
+from odf_common.ports.engine import PlannedInput
 from odf_engine_spark.values.spark_types import spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
 

@@ -15,11 +15,11 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import MigrateRequest
+from odf_common.ports.engine import MigrateRequest, PlannedInput
 from odf_engine_spark.analysis.emission_fingerprint import renamed
 from odf_engine_spark.analysis.semantic_changes import kinds_since
 from odf_engine_spark.analysis.times import FOREVER
-from odf_engine_spark.plan.prepared import PlannedInput, PreparedTransform
+from odf_engine_spark.plan.prepared import PreparedTransform
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
 from odf_engine_spark.transform.checkpoint import State, read_state, write_state
