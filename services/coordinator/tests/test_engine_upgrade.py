@@ -9,6 +9,9 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.local.key_files import NotOwned
 from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.metadata.engine_messages import TransformResponseSuccess
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.engine import MigrateRequest
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade
@@ -150,6 +153,22 @@ def test_a_reader_of_what_is_derived_again_follows_by_itself(older: Coordinator)
     assert [cities(older, ref) for ref in COPIES] == [["Oslo"], ["Oslo"]]
     assert [version(older, ref) for ref in COPIES] == ["two", "one"]
     assert len(older.engine.requests) == requests + 2
+
+
+def test_another_commit_in_the_meantime_repeats_the_upgrade(
+    older: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate, others = older.engine.migrate, [SetInfo(description="another commit")]
+
+    def interrupted(request: MigrateRequest) -> TransformResponseSuccess:
+        if others:
+            older.editor.commit_event("cities.copy", others.pop())
+        return migrate(request)
+
+    monkeypatch.setattr(older.engine, "migrate", interrupted)
+
+    assert outcomes(upgrade(older, "cities.copy")) == {"cities.copy": "upgraded"}
+    assert older.find("cities.copy").state.definitions.by_kind()[SetInfo] is not None
 
 
 def test_of_all_only_those_are_derived_again_whose_results_can_differ(older: Coordinator) -> None:

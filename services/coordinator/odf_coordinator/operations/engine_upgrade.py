@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.errors import InvalidInput, InvalidQuery, OdfError, Unavailable, with_advice
+from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, OdfError, Unavailable, with_advice
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.steps import Strings
@@ -108,7 +108,7 @@ class EngineUpgrader:
             self._commit(handle, checked.event, is_restarted=is_restarted)
         except InvalidQuery as error:
             return replace(upgrade, error=_refusal(error, alias))
-        except Unavailable:
+        except (HeadMoved, Unavailable):
             raise
         except OdfError as error:
             return replace(upgrade, error=with_advice(error))
@@ -123,9 +123,8 @@ class EngineUpgrader:
             return
         restarted = self.rollback.restart(handle, event)
         readers = self.rollback.downstream((restarted,))
-        while any(
-            self.rollback.roll_back(readers)
-        ):  # a worker may recompute one before its input is rolled back
+        # Readers go first, so a worker may recompute one before its input is rolled back: repeat.
+        while [*self.rollback.roll_back(readers)]:
             pass
 
 
