@@ -27,6 +27,13 @@ class MessageFormat(StrEnum):
     ARROW = "arrow"  # Arrow IPC, for which the specification has no read step
 
 
+class Envelope(StrEnum):
+    """What the value of a message wraps its record in."""
+
+    NONE = "none"
+    DEBEZIUM = "debezium"  # op, before, after and source of a change
+
+
 class ColumnNames(tuple[str, ...]):
     """Names of columns."""
 
@@ -87,6 +94,7 @@ class MessageColumns:
     """Whether a time with a finer fraction than its column is refused; else it is cut."""
     completes_retractions: bool = False
     """Whether a -R or -C of a changelog needs only its key."""
+    envelope: Envelope = Envelope.NONE
 
     def __post_init__(self) -> None:
         names = self.names

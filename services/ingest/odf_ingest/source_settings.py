@@ -22,6 +22,7 @@ from odf_ingest.message_columns import (
     NO_HEADERS,
     NO_NAMES,
     ColumnNames,
+    Envelope,
     HeaderColumns,
     KeyFormat,
     MessageColumns,
@@ -171,6 +172,8 @@ class SourceSettings:
     """File of certificates (PEM) to trust instead of the system's."""
     message_format: MessageFormat = MessageFormat.SOURCE
     """How the values of messages are written."""
+    envelope: Envelope = Envelope.NONE
+    """What the values of messages wrap records in."""
     key_columns: ColumnNames = NO_NAMES
     """Columns that are read from the message's key."""
     key_format: KeyFormat = KeyFormat.TEXT
@@ -217,6 +220,7 @@ class SourceSettings:
             value_format=self.message_format,
             refuses_finer_times=self.refuses_finer_times,
             completes_retractions=self.completes_retractions,
+            envelope=self.envelope,
         )
 
     @property

@@ -1,7 +1,7 @@
 """Rejects records that do not fit the current records of their keys (`merge/changes.py`): messages, or rows of a file.
 
-Without a query, each message is a record. The records of a query's output are traced to their messages by running it
-over the first messages alone: since it computes each record alone, the output grows with each message.
+Without a query and an envelope, each message is a record. Otherwise records are traced to their messages by reading the
+first messages alone: since each is computed alone, the records grow with each message.
 """
 
 from bisect import bisect_left
@@ -13,6 +13,7 @@ from functools import cache
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
+from odf_ingest.message_columns import Envelope
 from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, Part
 from odf_ingest.prepare.preparer import PreparedRecords
@@ -59,7 +60,7 @@ def _bad(
     for part in batch.parts:
         end = start + prepared.rows.get(part.partition, 0)
         own = {row - start: why for row, why in faults.items() if start <= row < end}
-        if own and prepared.source.preprocess is None:
+        if own and prepared.source.preprocess is None and batch.columns.envelope is Envelope.NONE:
             good = [row for row, offset in enumerate(part.offsets) if (part.partition, offset) not in is_bad]
             reasons = {good[row]: why for row, why in own.items()}
         elif own:
@@ -79,7 +80,7 @@ def _bad(
 def _messages(
     batch: MessageBatch, records: Sequence[str], rows: Collection[int], event_time: str, read: Read
 ) -> list[int]:
-    """Return for each row of a query's output the index of its message in the batch, which has one part."""
+    """Return for each row the index of its message in the batch, which has one part."""
     (part,) = batch.parts
 
     @cache

@@ -48,6 +48,7 @@ MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {
     "keyFormat",
     "headerColumns",
     "messageFormat",
+    "envelope",
     "timestampColumn",
 }
 NO_TOPIC: Final = "no-topic"  # state of a source whose dataset came from another node and was not pulled yet

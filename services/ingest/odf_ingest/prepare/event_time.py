@@ -12,7 +12,7 @@ from odf_common.data.columns import Operation
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyChangelogStream
+from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats
@@ -65,10 +65,13 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
 
 
 def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
-    """Return the rows that are a -R or -C of a changelog."""
+    """Return the rows that are a -R or -C of a changelog, or a deletion in an envelope."""
     name = plan.vocab.operation_type_column
-    is_changelog = isinstance(plan.source.merge, MergeStrategyChangelogStream)
-    if not is_changelog or name not in records.column_names:
+    merge = plan.source.merge
+    has_them = isinstance(merge, MergeStrategyChangelogStream) or (
+        plan.has_envelope and isinstance(merge, MergeStrategyUpsertStream)
+    )
+    if not has_them or name not in records.column_names:
         return np.empty(0, np.int64)
     ops = records.column(name)
     if not kind.is_integer(ops.type):

@@ -1,5 +1,6 @@
 """Columns from the keys, headers and timestamps of messages, in the types of the source's schema; tombstones."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -11,8 +12,12 @@ import pyarrow.types as kind
 from odf_common.data.columns import Operation
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepNdJson
-from odf_ingest.message_columns import KeyFormat, MessageColumns
+from odf_common.metadata.steps import (
+    MergeStrategyChangelogStream,
+    MergeStrategyUpsertStream,
+    ReadStepNdJson,
+)
+from odf_ingest.message_columns import Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import Part
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
@@ -37,6 +42,8 @@ _Column = tuple[pa.ChunkedArray, Faults]
 
 def require_possible(columns: MessageColumns, plan: Plan) -> None:
     """Raise `InvalidInput` unless the source can have these columns from its messages."""
+    if columns.envelope is not Envelope.NONE:
+        _require_changes(plan)
     if not columns.names:
         return
     if plan.takes_whole_batches:
@@ -55,6 +62,18 @@ def require_possible(columns: MessageColumns, plan: Plan) -> None:
     if columns.timestamp in names and not _holds_time(plan.schema.field(columns.timestamp).type):
         text = "the message's timestamp needs a TIMESTAMP, DATE or BIGINT column"
         raise InvalidInput(where=f"column {columns.timestamp}", text=text)
+
+
+def _require_changes(plan: Plan) -> None:
+    """Raise `InvalidInput` unless the source can merge changes that are in an envelope."""
+    source = plan.source
+    if not isinstance(source.read, ReadStepNdJson):
+        kind_ = type(source.read).__name__.removeprefix("ReadStep")
+        text = f"is read by a source with `kind: NdJson`, this one has {kind_}"
+        raise InvalidInput(where="envelope", text=text)
+    if not isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream):
+        text = "has changes and deletions, which a source merges as ChangelogStream or UpsertStream"
+        raise InvalidInput(where="envelope", text=text)
 
 
 def without_message_columns(schema: pa.Schema | None, columns: MessageColumns) -> pa.Schema | None:
@@ -85,6 +104,15 @@ def with_message_columns(
             table = table.append_column(field, values)
         faults |= wrong
     return table.select(_ordered(table, plan)), faults
+
+
+def follows_deletion(plan: Plan) -> bool:
+    """Return whether a message without a value adds nothing: its query returns operations, so others are deletions."""
+    query = plan.source.preprocess
+    if query is None or not isinstance(plan.source.merge, MergeStrategyUpsertStream):
+        return False
+    texts = [query.query or "", *(step.query for step in query.queries or ())]
+    return any(re.search(rf"\b{re.escape(plan.vocab.operation_type_column)}\b", text) for text in texts)
 
 
 def deletes_by_tombstone(plan: Plan, columns: MessageColumns) -> bool:

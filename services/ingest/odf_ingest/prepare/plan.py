@@ -16,7 +16,7 @@ from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepEsriShapefi
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge import key_columns, takes_whole_batches
-from odf_ingest.message_columns import NO_COLUMNS, MessageColumns, MessageFormat
+from odf_ingest.message_columns import NO_COLUMNS, Envelope, MessageColumns, MessageFormat
 from odf_ingest.read.input_format import InputFormat
 
 
@@ -40,6 +40,8 @@ class Plan:
     """Whether a time with a finer fraction than its column is refused; else it is cut."""
     completes_retractions: bool = False
     """Whether a -R or -C of a changelog needs only its key."""
+    has_envelope: bool = False
+    """Whether messages say themselves what they do, and when: null event times are those of their envelopes."""
     is_wanted: IsWanted = field(default=always, compare=False)
 
     def obeying(self, messages: MessageColumns) -> Self:
@@ -48,6 +50,7 @@ class Plan:
             self,
             refuses_finer_times=messages.refuses_finer_times,
             completes_retractions=messages.completes_retractions,
+            has_envelope=messages.envelope is not Envelope.NONE,
         )
 
     @property

@@ -19,6 +19,7 @@ from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import MergeStrategyUpsertStream
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
@@ -35,6 +36,7 @@ from odf_ingest.prepare.message_values import (
     TOMBSTONE,
     deletes_by_tombstone,
     deletions,
+    follows_deletion,
     in_order,
     require_possible,
     with_message_columns,
@@ -179,6 +181,8 @@ class Preparer:
             records, bad = self._records(plan, columns, part, messages)
             if not part.values.empty:
                 return records, bad
+            if follows_deletion(plan):
+                return records, {row: why for row, why in bad.items() if row not in part.values.empty}
             if not deletes_by_tombstone(plan, messages):
                 return records, {**bad, **dict.fromkeys(part.values.empty, TOMBSTONE)}
             return self._with_deletions(plan, messages, part, records, bad)
@@ -251,11 +255,14 @@ class Preparer:
         table, wrong = with_message_columns(table, plan, messages, part, outcome.kept)
         faults |= wrong
         if plan.source.preprocess is not None:
+            if plan.has_envelope:
+                times = arrival_times(plan, table, _timestamps(part)[outcome.kept])
+                table = with_event_time(table, plan.vocab.event_time_column, times)
             table, indices, bad = _without(table, outcome.kept, faults, outcome.bad)
             return self._queried(plan, part, _without_empty_event_time(plan, table), indices, bad)
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
-        is_declared = plan.schema is not None and name in plan.schema.names
+        is_declared = plan.schema is not None and name in plan.schema.names and not plan.has_envelope
         if is_declared:
             table = with_event_time(table, name, None)
         else:
@@ -285,7 +292,9 @@ class Preparer:
             output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
             if output is None:
                 return pa.table({})
-            name = plan.vocab.event_time_column
+            name, operation = plan.vocab.event_time_column, plan.vocab.operation_type_column
+            if plan.has_envelope and operation not in output.column_names:
+                raise InvalidInput(where=f"column {operation}", text="the query has to return it")
             if _has_values(output, name):
                 output = with_event_time(output, name, None)
                 _require(plan, output, (name, *plan.required))
@@ -379,10 +388,20 @@ def _nulls(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, 
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())
             why = f"column {name}: is null; a value of {type_name(column.type)} is required"
-            if plan.completes_retractions and name not in key_columns(plan.source.merge):
+            if _is_known_of_retractions(plan, name):
                 rows = np.setdiff1d(rows, retractions(plan, table))
             faults |= {int(row): why for row in rows if int(row) not in faults}
     return faults
+
+
+def _is_known_of_retractions(plan: Plan, name: str) -> bool:
+    """Return whether a retraction needs no value in a column, which its record has."""
+    if name in key_columns(plan.source.merge):
+        return False
+    is_upsert = isinstance(plan.source.merge, MergeStrategyUpsertStream)
+    return plan.completes_retractions or (
+        plan.has_envelope and (is_upsert or name == plan.vocab.event_time_column)
+    )
 
 
 def _require(plan: Plan, output: pa.Table, columns: Sequence[str]) -> None:

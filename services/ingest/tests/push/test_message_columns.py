@@ -7,21 +7,26 @@ from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from odf_testing.builders import a_query
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
+    MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepCsv,
     ReadStepNdJson,
+    SqlQueryStep,
 )
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.message_values import TOMBSTONE, require_possible
 from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.registry.message_decoding import _objects, decoded
 from odf_ingest.source_settings import SourceSettings
@@ -213,6 +218,32 @@ def test_other_tombstones_are_dead_letters_that_say_why(
     bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
     commit(bench, messages([None], settings(**chosen), [b"1"]))
     assert reasons(bench) == [(0, TOMBSTONE)]
+
+
+class Deleting:
+    """Port `Preprocessor`: the records as they are, with operations."""
+
+    def run(self, transform: Any, records: pa.Table, is_wanted: Any) -> pa.Table | None:
+        return records if len(records) else None
+
+
+@pytest.mark.parametrize(
+    ("query", "merge", "rejected"),
+    [
+        ("SELECT *, CASE kind WHEN 'd' THEN 1 ELSE 0 END AS op FROM input", UPSERT, []),
+        ("SELECT * FROM input", UPSERT, [0, 2]),
+        ("SELECT *, 0 AS op FROM input", MergeStrategyLedger(primary_key=("id",)), [0, 2]),
+    ],
+)
+def test_tombstones_are_no_faults_where_a_query_returns_the_deletions(
+    make_bench: Any, query: str, merge: Any, rejected: list[int]
+) -> None:
+    bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
+    bench.propose(replace(bench.state.push_sources["default"], preprocess=a_query(SqlQueryStep(query=query))))
+    bench.preparer = Preparer(Deleting())  # type: ignore[arg-type]
+    commit(bench, messages([None, b'{"id":1,"v":"a"}', None], settings(), [None, None, None]))
+    assert [row for row, _ in reasons(bench)] == rejected
+    assert bench.values("id") == [(1,)]
 
 
 @pytest.mark.parametrize(

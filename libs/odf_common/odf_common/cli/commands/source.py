@@ -164,7 +164,8 @@ def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -
 
     schemaRegistry is the address of the schema registry of the topic's messages, with schemaRegistryUser,
     schemaRegistryPassword and schemaRegistryCa (a file). With the password `-`, it is prompted for or read from stdin.
-    messageFormat is the format of messages if it is not the source's (source, arrow).
+    messageFormat is the format of messages if it is not the source's (source, arrow). envelope says what wraps their
+    records (none, debezium).
 
     \b
     Example:

@@ -36,7 +36,9 @@ from odf_ingest.errors import (
 )
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.merge import key_columns
+from odf_ingest.message_columns import Envelope
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.push.batches.batches_in_flight import Trouble
@@ -153,10 +155,11 @@ class BatchWorker:
             # It was re-created while being read, which its offsets do not show.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         plan = replace(plan, is_wanted=lambda: not source.in_flight.is_stale)
+        prepare = self._preparer.messages
+        if batch.columns.envelope is Envelope.DEBEZIUM:
+            prepare = partial(unwrapped, prepare)
         decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
-        if decoder is None:
-            return self._preparer.messages(plan, batch)
-        return decoded(decoder, plan, batch, self._preparer.messages)
+        return prepare(plan, batch) if decoder is None else decoded(decoder, plan, batch, prepare)
 
     def _settle(
         self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", indexed: IndexReady
