@@ -46,6 +46,15 @@ _TIMES: Final = {
 _DATES: Final = ("io.debezium.time.Date", "org.apache.kafka.connect.data.Date")
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _ANY_SCALE: Final = "io.debezium.data.VariableScaleDecimal"
+# By the name in `connect.name`.
+_AVRO: Final = {
+    "io.debezium.time.Date": "date",
+    "io.debezium.time.Timestamp": "timestamp-millis",
+    "io.debezium.time.MicroTimestamp": "timestamp-micros",
+    "io.debezium.time.NanoTimestamp": "timestamp-nanos",
+    "io.debezium.time.Time": "time-millis",
+    "io.debezium.time.MicroTime": "time-micros",
+}
 
 
 class _Number(str):
@@ -104,6 +113,23 @@ def converters(schema: object, columns: pa.Schema | None) -> Mapping[str, Conver
         if convert is not None:
             found[str(name)] = convert
     return found
+
+
+def with_logical_types(schema: str) -> str:
+    """Return an Avro schema in which times of Debezium are logical types, where Avro has one."""
+    return json.dumps(_logical(json.loads(schema)))
+
+
+def _logical(part: object) -> object:
+    if isinstance(part, list):
+        return [_logical(inner) for inner in part]
+    if not isinstance(part, dict):
+        return part
+    changed = {name: _logical(inner) for name, inner in part.items()}
+    meaning = part.get("connect.name")
+    if isinstance(meaning, str) and meaning in _AVRO and "logicalType" not in part:
+        changed["logicalType"] = _AVRO[meaning]
+    return changed
 
 
 def with_values(row: JsonObject, convert: Mapping[str, Convert]) -> JsonObject:

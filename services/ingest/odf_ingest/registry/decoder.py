@@ -4,11 +4,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from odf_common.errors import InvalidInput
+from odf_ingest.prepare.debezium_values import with_logical_types
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.registry.avro import avro_decoder
 from odf_ingest.registry.client import RegistryAddress, RegistryClient, Schema
@@ -36,20 +37,31 @@ class _CachedDecoder:
     until: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaUse:
+    """What a schema is used for, which decides on what it may be."""
+
+    is_key: bool = False
+    """Then it may be that of a single value."""
+    is_debezium: bool = False
+    """Then times may be named by Debezium."""
+
+
+USUAL: Final = SchemaUse()
+
+
 class Decoder:
     """Decodes messages with the schemas of one registry; thread-safe."""
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
-        self._cached: OrderedDict[tuple[int | UUID, bool], _CachedDecoder] = OrderedDict()
+        self._cached: OrderedDict[tuple[int | UUID, SchemaUse], _CachedDecoder] = OrderedDict()
         self._mutex = threading.Lock()
 
     def decode(
-        self, values: Sequence[bytes | None], *, is_key: bool = False
+        self, values: Sequence[bytes | None], use: SchemaUse = USUAL
     ) -> tuple[MessageBuffer, dict[int, str]]:
         """Return the messages as JSON, and by index why others cannot be decoded; those are tombstones then.
-
-        `is_key`: they are keys, which may be single values.
 
         Raises `RegistryUnavailable`.
         """
@@ -57,38 +69,38 @@ class Decoder:
         faults: dict[int, str] = {}
         for row, value in enumerate(values):
             try:
-                decoded.append(None if value is None else self._json(value, is_key=is_key))
+                decoded.append(None if value is None else self._json(value, use))
             except InvalidInput as error:
                 faults[row] = str(error)
                 decoded.append(None)
         return MessageBuffer.of(decoded), faults
 
-    def _json(self, value: bytes, *, is_key: bool) -> bytes:
+    def _json(self, value: bytes, use: SchemaUse) -> bytes:
         name, payload = _named(value)
         try:
-            return self._schema(name, is_key=is_key)(payload).encode()
+            return self._schema(name, use)(payload).encode()
         except InvalidInput as error:
             raise InvalidInput(where=f"schema {name}", text=str(error)) from error
 
-    def _schema(self, name: int | UUID, *, is_key: bool) -> Decode:
+    def _schema(self, name: int | UUID, use: SchemaUse) -> Decode:
         if isinstance(name, int) and name > MAX_ID:
             raise InvalidInput(text="does not exist: the id is too large")
         with self._mutex:
-            cached = self._cached.get((name, is_key))
+            cached = self._cached.get((name, use))
         if cached is None or (cached.decode is None and cached.until < time.monotonic()):
-            cached = self._fetched(name, is_key=is_key)
+            cached = self._fetched(name, use)
             with self._mutex:
-                self._cached[name, is_key] = cached
-                self._cached.move_to_end((name, is_key))
+                self._cached[name, use] = cached
+                self._cached.move_to_end((name, use))
                 while len(self._cached) > MAX_SCHEMAS:
                     self._cached.popitem(last=False)
         if cached.decode is None:
             raise InvalidInput(text=cached.why)
         return cached.decode
 
-    def _fetched(self, name: int | UUID, *, is_key: bool) -> _CachedDecoder:
+    def _fetched(self, name: int | UUID, use: SchemaUse) -> _CachedDecoder:
         try:
-            return _CachedDecoder(decode=_decoder(self._client.schema(name), is_key=is_key))
+            return _CachedDecoder(decode=_decoder(self._client.schema(name), use))
         except InvalidInput as error:
             return _CachedDecoder(why=str(error), until=time.monotonic() + RETRY_SECONDS)
 
@@ -131,16 +143,24 @@ def _named(value: bytes) -> tuple[int | UUID, bytes]:
     raise InvalidInput(text=text)
 
 
-def _decoder(schema: Schema, *, is_key: bool) -> Decode:
+def _decoder(schema: Schema, use: SchemaUse) -> Decode:
     match schema.kind:
         case "AVRO":
-            return avro_decoder(schema, is_key=is_key)
+            return avro_decoder(_of_debezium(schema) if use.is_debezium else schema, is_key=use.is_key)
         case "PROTOBUF":
             return ProtobufDecoder(schema)
         case "JSON":
             return _text
         case other:
             raise InvalidInput(text=f"is of the type {other!r}; this node reads AVRO, PROTOBUF and JSON")
+
+
+def _of_debezium(schema: Schema) -> Schema:
+    try:
+        references = {name: with_logical_types(text) for name, text in schema.references.items()}
+        return replace(schema, text=with_logical_types(schema.text), references=references)
+    except (ValueError, RecursionError):
+        return schema  # the decoder says what is wrong with it
 
 
 def _text(payload: bytes) -> str:

@@ -8,13 +8,13 @@ from typing import Final
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepNdJson
-from odf_ingest.message_columns import KEY_SCHEMA, VALUE_SCHEMA, KeyFormat, MessageColumns
+from odf_ingest.message_columns import KEY_SCHEMA, VALUE_SCHEMA, Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.kinds import DecodedJson
-from odf_ingest.registry.decoder import Decoder
+from odf_ingest.registry.decoder import Decoder, SchemaUse
 
 REGISTRY_SETTING: Final = "schemaRegistry"
 UNREADABLE: Final = b"\xff"  # no JSON, in place of a message that cannot be decoded
@@ -46,12 +46,13 @@ def decoded(
     raw: dict[tuple[int, int], bytes | None] = {}
     parts = []
     framed = [_framed(part.values, part.headers, VALUE_SCHEMA) for part in batch.parts]
+    use = SchemaUse(is_debezium=batch.columns.envelope is Envelope.DEBEZIUM)
     for part, payloads in zip(batch.parts, framed, strict=True):
-        values, faults = _readable(decoder.decode, payloads)
+        values, faults = _readable(partial(decoder.decode, use=use), payloads)
         keys = part.keys
         if batch.columns.key_format is KeyFormat.REGISTRY:
             framed_keys = _framed(part.keys, part.headers, KEY_SCHEMA)
-            texts, wrong = _readable(partial(decoder.decode, is_key=True), framed_keys)
+            texts, wrong = _readable(partial(decoder.decode, use=replace(use, is_key=True)), framed_keys)
             keys = _objects(texts, batch.columns)
             faults = {row: f"its key: {why}" for row, why in wrong.items()} | faults
         reasons |= {(part.partition, part.offsets[row]): why for row, why in faults.items()}

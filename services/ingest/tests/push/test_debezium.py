@@ -2,13 +2,14 @@
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
 import pytest
+from odf_testing.registry import Registry, avro, framed, serving_registry
 
 from odf_common.metadata.steps import (
     MergeStrategy,
@@ -336,3 +337,114 @@ def test_values_that_are_not_exact_without_a_schema_are_rejected(
     assert offset == 1
     assert why in reason
     assert bench.values("price", "any", "day") == [(Decimal("1.25"), Decimal("1.500"), date(2026, 1, 1))]
+
+
+VALUE = {
+    "type": "record",
+    "name": "Value",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "name", "type": ["null", "string"], "default": None},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {
+            "name": "any",
+            "type": {
+                "type": "record",
+                "name": "VariableScaleDecimal",
+                "connect.name": "io.debezium.data.VariableScaleDecimal",
+                "fields": [{"name": "scale", "type": "int"}, {"name": "value", "type": "bytes"}],
+            },
+        },
+        {"name": "day", "type": {"type": "int", "connect.name": "io.debezium.time.Date"}},
+        {
+            "name": "at",
+            "type": ["null", {"type": "long", "connect.name": "io.debezium.time.MicroTimestamp"}],
+        },
+        {"name": "clock", "type": {"type": "long", "connect.name": "io.debezium.time.MicroTime"}},
+    ],
+}
+SOURCE = {"type": "record", "name": "Source", "fields": [{"name": "ts_ms", "type": "long"}]}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "fields": [
+        {"name": "before", "type": ["null", VALUE]},
+        {"name": "after", "type": ["null", "Value"]},
+        {"name": "source", "type": SOURCE},
+        {"name": "op", "type": "string"},
+        {"name": "ts_ms", "type": ["null", "long"]},
+    ],
+}
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with serving_registry() as served:
+        yield served
+
+
+def test_avro_is_read_with_the_names_of_its_times(
+    make_bench: Any, broker: Broker, registry: Registry
+) -> None:
+    columns = (*DDL, "any DECIMAL(10, 3)", "day DATE", "at TIMESTAMP(6)", "clock TIME(6)")
+    bench = a_bench(make_bench, UPSERT, columns, schema_registry=registry.url)
+    registry.add(1, ENVELOPE)
+    first = {
+        **NUT,
+        "price": b"\x64",
+        "any": {"scale": 3, "value": b"\xff"},
+        "day": 20454,
+        "at": START * 1000 + 1,
+        "clock": 1,
+    }
+    second = {**first, "id": 2, "name": None, "at": None}
+
+    def sent(op: str, before: object, after: object, seconds: int) -> bytes:
+        value = {"op": op, "before": before, "after": after, "source": {"ts_ms": START + seconds * 1000}}
+        return avro(1, ENVELOPE, {**value, "ts_ms": None})
+
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [sent("r", None, first, 0), sent("c", None, second, 1), None]
+        node.drain()
+        broker.logs[TOPIC, 0] += [sent("d", first, None, 2), None]
+        node.drain()
+    assert reasons(bench) == []
+    new_year = datetime(2026, 1, 1, tzinfo=UTC)
+    assert bench.values("op", "id", "name", "price", "any", "day", "at", "clock")[0] == (
+        *(ADD, 1, "nut", Decimal("1.00"), Decimal("-0.001"), date(2026, 1, 1)),
+        *(new_year.replace(microsecond=1), time(0, 0, 0, 1)),
+    )
+    assert list(state(bench)) == [2]
+
+
+PROTOBUF = """
+syntax = "proto3";
+message Envelope {
+  message Value { int64 id = 1; optional string name = 2; string price = 3; }
+  message Source { int64 ts_ms = 1; }
+  Value before = 1;
+  Value after = 2;
+  Source source = 3;
+  string op = 4;
+  int64 ts_ms = 5;
+}
+"""
+
+
+def sized(number: int, value: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+def test_protobuf_is_read(make_bench: Any, broker: Broker, registry: Registry) -> None:
+    bench = a_bench(make_bench, UPSERT, schema_registry=registry.url)
+    registry.add_protobuf(1, PROTOBUF)
+    nut, bolt = (b"\x08" + bytes([key]) + sized(3, b"1.00") for key in (1, 2))
+    source = sized(3, b"\x08\x01")
+    created = [sized(2, after) + source + sized(4, b"c") for after in (nut, bolt)]
+    gone = sized(1, nut) + source + sized(4, b"d")
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [*(framed(1, b"\0" + one) for one in [*created, gone]), None]
+        node.drain()
+    assert reasons(bench) == []
+    time_ = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
+    assert state(bench) == {2: (None, Decimal("1.00"), time_)}

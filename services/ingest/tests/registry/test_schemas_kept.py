@@ -10,7 +10,7 @@ from odf_common.errors import InvalidInput
 from odf_ingest.registry import Registries
 from odf_ingest.registry import decoder as module
 from odf_ingest.registry.client import Schema
-from odf_ingest.registry.decoder import MAX_ID, RETRY_SECONDS, Decoder
+from odf_ingest.registry.decoder import MAX_ID, RETRY_SECONDS, Decoder, SchemaUse
 from odf_ingest.source_settings import SourceSettings
 
 JSON = Schema(kind="JSON", text="{}")
@@ -95,7 +95,7 @@ def test_the_most_recently_used_schemas_are_kept(
     assert client.asked == [1, 2]
     faults_of(*map(framed, (3, 2, 3, 1)))
     assert client.asked == [1, 2, 3, 1]
-    faults_of(framed(3), is_key=True)
+    faults_of(framed(3), use=SchemaUse(is_key=True))
     assert client.asked[-1] == 3, "keys are decoded otherwise"
 
 
