@@ -7,6 +7,7 @@ in JSON, and so are numbers since 1970, since people check the manifest that is 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.epoch_columns import with_epoch_times
+from odf_ingest.prepare.debezium import rows_of_changes
 from odf_ingest.prepare.event_time import event_times
 from odf_ingest.read import infer_batch, read_file
 from odf_ingest.read.csv_format.dialect import with_dialect
@@ -28,6 +30,10 @@ from odf_ingest.read.csv_format.exact_types import why_text
 from odf_ingest.read.input_format import BY_NAME, InputFormat
 from odf_ingest.read.types.times import to_timestamps
 
+CHANGES: Final = (
+    "the messages are changes of a table in Debezium's envelope, and these are its columns: write "
+    "`merge: {kind: UpsertStream, primaryKey: […]}`, and after `odf add` set `odf source set DATASET envelope=debezium`"
+)
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _UNITS: Final = (
     ("ms", r":\d\d\.\d{4}"),
@@ -45,10 +51,12 @@ class Sample:
     """Of the read step that reads them, as in a manifest."""
     remarks: tuple[str, ...]
     """What the author of the manifest should know about the columns."""
+    is_changes: bool = False
+    """Whether its messages are changes of a table, which has these columns."""
 
 
-def read_sample(file: Path, input_format: str) -> Sample:
-    """Return all records of a file; columns without values are strings.
+def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sample:
+    """Return all records of a file; columns without values are strings. Those of a topic may be in an envelope.
 
     Csv has a header line unless an option denies it; its separator, quote and escape are found. Raises `InvalidInput`
     for an unknown format, or the first malformed record.
@@ -59,6 +67,13 @@ def read_sample(file: Path, input_format: str) -> Sample:
     kind_ = BY_NAME[format_.name]
     step = format_.step(ReadStepCsv(header=True, infer_schema=True) if kind_ is ReadStepCsv else kind_())
     content = file.read_bytes()
+    rows = rows_of_changes(content) if is_topic and isinstance(step, ReadStepNdJson) else None
+    if rows is not None:
+        with TemporaryDirectory() as folder:
+            sample = Path(folder) / "rows.ndjson"
+            sample.write_bytes(rows)
+            found = read_sample(sample, input_format)
+        return replace(found, remarks=(*found.remarks, CHANGES), is_changes=True)
     step = with_dialect(step, content) if isinstance(step, ReadStepCsv) else step
     table = read_file(step, file, infer_batch(step, content, None))
     if table.num_columns == 0:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from odf_common.data.time_format import EPOCHS
 from odf_common.errors import InvalidInput
 from odf_ingest.commit.watermark import Lateness
-from odf_ingest.sampling import out_of_order, read_sample
+from odf_ingest.sampling import CHANGES, out_of_order, read_sample
 
 MS = pa.timestamp("ms", "UTC")
 
@@ -196,3 +196,19 @@ def test_numbers_that_are_times_remain_numbers_next_to_times_of_another_format(t
     assert sample.options == {}
     (remark,) = sample.remarks
     assert "`preprocess` can convert it by timestamp_seconds(createdAt)" in remark
+
+
+def test_changes_of_a_table_have_the_columns_of_the_table(tmp_path: Path) -> None:
+    row = {"id": 1, "price": 1.25, "at": "2026-01-01T00:00:00Z"}
+    messages: list[object] = [
+        {"status": "BEGIN", "id": "7"},
+        {"op": "c", "ts_ms": 1, "before": None, "after": row},
+        {"schema": {}, "payload": {"op": "d", "before": row, "after": None}},
+    ]
+    lines = [json.dumps(one) for one in messages]
+    file = tmp_path / "sample"
+    file.write_text("\n".join(lines))
+    sample = read_sample(file, "ndjson", is_topic=True)
+    assert (len(sample.table), sample.table.column_names) == (2, ["id", "price", "at"])
+    assert sample.remarks[-1] == CHANGES
+    assert "op" in read_sample(file, "ndjson").table.column_names, "a file is read without an envelope"

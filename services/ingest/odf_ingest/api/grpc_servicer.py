@@ -256,11 +256,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
         """Return the columns of a staged file, how to read it, and how far out of order its times are."""
-        sample = read_sample(staged_file(self._staging, request.staged), request.input_format)
+        file = staged_file(self._staging, request.staged)
+        sample = read_sample(file, request.input_format, is_topic=bool(request.runs))
+        # The event time of changes is in their envelopes.
+        late = {} if sample.is_changes else out_of_order(sample.table, request.runs)
         return ingest_pb2.SampleReply(
             schema=sample.table.schema.serialize().to_pybytes(),
             records=len(sample.table),
-            late={name: _counted(value) for name, value in out_of_order(sample.table, request.runs).items()},
+            late={name: _counted(value) for name, value in late.items()},
             options=sample.options,
             remarks=sample.remarks,
         )

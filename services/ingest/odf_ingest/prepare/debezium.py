@@ -30,6 +30,7 @@ Prepare = Callable[[Plan, MessageBatch], PreparedRecords]
 Row = tuple[Operation, JsonObject]
 Place = tuple[int, int]  # partition and offset
 
+_LINES_WITHOUT_CHANGE: Final = 100  # after which a sample is taken to have none
 _NOT_ONE: Final = (
     "has no op, before and after of Debezium's envelope; `envelope=none` reads messages that are records themselves, "
     "as those of ExtractNewRecordState"
@@ -90,6 +91,24 @@ def unwrapped(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedReco
         prepared = _whole(prepare, plan, batch, left)
     faults |= {(row.partition, row.offset): row.reason for row in prepared.bad}
     return replace(prepared, bad=tuple(_bad(batch, faults)))
+
+
+def rows_of_changes(lines: bytes) -> bytes | None:
+    """Return the rows of changes, JSON lines, as JSON lines; None if there is no change among the first lines."""
+    rows: list[bytes] = []
+    for number, line in enumerate(lines.splitlines()):
+        if not rows and number == _LINES_WITHOUT_CHANGE:
+            return None
+        try:
+            message = object_of(line)
+        except InvalidInput:
+            continue
+        payload = message.get("payload")
+        message = payload if isinstance(payload, dict) else message
+        row = message.get("after") or message.get("before")
+        if "op" in message and isinstance(row, dict):
+            rows.append(text_of(row).encode())
+    return b"\n".join(rows) or None
 
 
 def _whole(
