@@ -17,6 +17,7 @@ from odf_common.metadata.events import AddPushSource, DatasetKind
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.file_of_changes import FileOfChanges
 from odf_ingest.commit.in_flight import cancelled
 from odf_ingest.commit.mismatched_records import without_rows
 from odf_ingest.commit.position import SourcePosition
@@ -27,6 +28,8 @@ from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
+
+Rows = RejectedRows | RefusedRows | FileOfChanges
 
 
 class FileCommit:
@@ -55,7 +58,7 @@ class FileCommit:
         self._is_proposed = False
         self._dataset: DatasetId | None = None
         self._letters = RowLetters(rejecting)
-        self._rows: RejectedRows | RefusedRows | None = None
+        self._rows: Rows | None = None
 
     @property
     def may_be_empty(self) -> bool:
@@ -92,13 +95,20 @@ class FileCommit:
         settings = self._rejecting.settings(self._dataset, self.source)
         plan = plan.obeying(settings.message_columns)
         step, file = plan.source.read, self._batch.file
-        if not rejects_rows(settings.bad_records, plan.source.merge, is_polled=False):
+        rejects = rejects_rows(settings.bad_records, plan.source.merge, is_polled=False)
+        changes = FileOfChanges.of(
+            self._preparer, plan, self._batch, settings.message_columns, rejects=rejects
+        )
+        if changes is not None:
+            self._rows = changes
+            return self._allowed(changes.read(), changes)
+        if not rejects:
             self._rows = RefusedRows(step, file.read_bytes)
             return self._preparer.file(plan, self._batch)
         self._rows = RejectedRows(step, file)
         return self._allowed(self._preparer.file(plan, self._batch, self._rows), self._rows)
 
-    def _allowed(self, prepared: PreparedRecords, rows: RejectedRows | RefusedRows) -> PreparedRecords:
+    def _allowed(self, prepared: PreparedRecords, rows: Rows) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow the bad rows."""
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
@@ -111,7 +121,11 @@ class FileCommit:
         plan, prepared = self._read
         if isinstance(error, OperationsMismatched):
             assert self._rows is not None
-            left = self._allowed(without_rows(prepared, error.faults, self._rows), self._rows)
+            if isinstance(self._rows, FileOfChanges):
+                left = self._rows.without(prepared, error.faults)
+            else:
+                left = without_rows(prepared, error.faults, self._rows)
+            left = self._allowed(left, self._rows)
             self._read = plan, left
             return left
         raise with_places(error, plan.source, self._batch.file.read_bytes) from error

@@ -14,13 +14,16 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.file_of_changes import as_lines
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, OperationsMismatched, SourceGone
+from odf_ingest.message_columns import Envelope
 from odf_ingest.poll import polled_batch
-from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.prepare.bad_rows import TextRows
+from odf_ingest.prepare.batch import as_batch
+from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
@@ -91,7 +94,13 @@ class RetriedRows:
                 plan, "an earlier release rejected it, and did not keep its file's event time"
             )
         polled = state.polling_source
-        if polled is not None and isinstance(polled.fetch, FetchStepMqtt):
+        lines = as_lines(plan.source.read)
+        if self._settings.envelope is not Envelope.NONE and isinstance(lines, ReadStepNdJson):
+            plan = replace(plan, source=replace(plan.source, read=lines))
+            values = [letter.value for letter in self._left]
+            batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
+            prepared = unwrapped(self._preparer.messages, plan, batch)
+        elif polled is not None and isinstance(polled.fetch, FetchStepMqtt):
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
             prepared = self._preparer.messages(plan, batch)
@@ -123,7 +132,8 @@ class RetriedRows:
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Leave out rows whose operations do not fit, or raise the error: other rows do not fail alone."""
-        if not isinstance(error, OperationsMismatched) or self._prepared.source.preprocess is not None:
+        is_traced = self._prepared.source.preprocess is None and self._settings.envelope is Envelope.NONE
+        if not isinstance(error, OperationsMismatched) or not is_traced:
             raise error
         assert self._prepared.records is not None
         kept = [letter for letter in self._left if letter.offset not in self._unfit]

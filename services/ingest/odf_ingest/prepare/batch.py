@@ -201,6 +201,28 @@ class MessageBatch:
         )
 
 
+def as_batch(label: str, values: Sequence[bytes], event_time: Timestamp) -> MessageBatch:
+    """Return messages as a batch of one partition, with their indices as offsets."""
+    count = len(values)
+    part = Part(
+        partition=0,
+        values=MessageBuffer.of(values),
+        offsets=range(count),
+        timestamps=np.full(count, event_time.ms),
+    )
+    return MessageBatch(
+        topic=label,
+        topic_id="",
+        partitions=1,
+        parts=(part,),
+        start={0: 0},
+        end={0: count},
+        beginning={0: 0},
+        begun=0.0,
+        size=sum(map(len, values)),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBatch:
     """One file; `key` identifies a repeat."""

@@ -1,7 +1,7 @@
 """What all kinds of fetch steps have in common."""
 
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.fetch.fetch_step import as_batch
+from odf_ingest.prepare.batch import as_batch
 
 
 def test_polled_messages_are_a_batch_of_one_partition() -> None:

@@ -35,10 +35,10 @@ from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.control.retried_rows import RetriedRows
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
-from odf_ingest.poll.fetch import as_batch
 from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.poll.poller import PollSummary
+from odf_ingest.prepare.batch import as_batch
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")

@@ -6,24 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.letters import StoredLetters
 from odf_testing.registry import Registry, avro, framed, serving_registry
 
+from odf_common.errors import InvalidInput
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategy,
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
 )
+from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat
-from odf_ingest.prepare.batch import MessageBatch, Part
+from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
+from odf_ingest.read.input_format import InputFormat
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.source_settings import Retractions, SourceSettings, load_settings, save_settings
+from odf_ingest.source_settings import BadRecords, Retractions, SourceSettings, load_settings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, running
 
@@ -448,3 +454,61 @@ def test_protobuf_is_read(make_bench: Any, broker: Broker, registry: Registry) -
     assert reasons(bench) == []
     time_ = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
     assert state(bench) == {2: (None, Decimal("1.00"), time_)}
+
+
+def commit_file(bench: Any, folder: Path, content: bytes, format_: str = "") -> Any:
+    file = folder / "changes"
+    file.write_bytes(content)
+    input_format = InputFormat.parse(format_)
+    batch = FileBatch(
+        file=file, event_time=Timestamp(0), key=str(content), is_key_generated=True, format=input_format
+    )
+    work = FileCommit("default", batch, bench.preparer, bench.rejecting)
+    return work.commit(bench.queues, bench.dataset)
+
+
+@pytest.mark.parametrize("merge", [UPSERT, CHANGELOG], ids=["upsert", "changelog"])
+@pytest.mark.parametrize("format_", ["", "json"])
+def test_a_file_of_changes_is_read_like_a_topic(
+    make_bench: Any, tmp_path: Path, merge: MergeStrategy, format_: str
+) -> None:
+    bench = a_bench(make_bench, merge, (*DDL, "op INT"))
+    story = [one for one in STORY if one is not None]
+    messages = [*story, change("t", None, None), change("d", CHEAPER, None) if merge is CHANGELOG else {}]
+    content = json.dumps(messages) if format_ else "\n".join(map(json.dumps, messages))
+    outcome = commit_file(bench, tmp_path, content.encode(), format_)
+    assert list(state(bench)) == [10]
+    why = [
+        "its table was truncated",
+        "column id: id = 1 has no record" if merge is CHANGELOG else "has no op",
+    ]
+    assert [row.offset for row in outcome.rejected] == [9, 10]
+    for row, expected in zip(outcome.rejected, why, strict=True):
+        assert expected in row.reason
+    if not format_:
+        assert outcome.rejected[0].reason.startswith("line 10: ")
+
+
+def test_a_rejected_change_of_a_file_is_retried_in_its_envelope(make_bench: Any, tmp_path: Path) -> None:
+    bench = a_bench(make_bench, CHANGELOG, (*DDL, "op INT"))
+    lines = [json.dumps(one) for one in (change("c", None, BOLT), change("d", NUT, None))]
+    assert len(commit_file(bench, tmp_path, "\n".join(lines).encode()).rejected) == 1
+    commit_file(bench, tmp_path, json.dumps(change("c", None, NUT)).encode())
+    rejected = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
+    settled = rejected.retry(bench.dataset, [])
+    assert (settled.count, settled.open) == (1, 0)
+    assert list(state(bench)) == [2]
+
+
+def test_a_file_whose_bad_changes_may_not_be_left_out_is_refused(make_bench: Any, tmp_path: Path) -> None:
+    bench = a_bench(make_bench, UPSERT, bad_records=BadRecords.STOP)
+    lines = [json.dumps(one) for one in (change("c", None, NUT), change("t", None, None))]
+    with pytest.raises(InvalidInput, match="line 2: its table was truncated"):
+        commit_file(bench, tmp_path, "\n".join(lines).encode())
+    assert bench.rows() == []
+
+
+def test_a_file_in_another_format_has_records_of_its_own(make_bench: Any, tmp_path: Path) -> None:
+    bench = a_bench(make_bench, UPSERT)
+    commit_file(bench, tmp_path, b"id,name,price,event_time\n1,nut,1.00,2026-01-01T00:00:00Z\n", "csv")
+    assert list(state(bench)) == [1]

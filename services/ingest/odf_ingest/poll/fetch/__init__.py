@@ -11,7 +11,6 @@ from odf_ingest.poll.fetch.fetch_step import (
     Limits,
     Lines,
     Note,
-    as_batch,
     fetch,
 )
 
@@ -22,7 +21,6 @@ __all__ = [
     "Limits",
     "Lines",
     "Note",
-    "as_batch",
     "container",
     "fetch",
     "files_glob",

@@ -3,13 +3,11 @@
 `poll/poller.py` calls it, and commits what it yields.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
 from pathlib import Path
 from typing import Final
-
-import numpy as np
 
 from odf_common.adapters.networks import Networks
 from odf_common.errors import OdfError
@@ -19,8 +17,7 @@ from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.poll_errors import FetchUnsupported, PollCancelled, PolledElsewhere
 from odf_ingest.poll.polled_position import PollPosition
-from odf_ingest.prepare.batch import MessageBatch, Part
-from odf_ingest.read.message_buffer import MessageBuffer
+from odf_ingest.prepare.batch import MessageBatch, as_batch
 
 GIB: Final = 1 << 30
 CHUNK_BYTES: Final = 1 << 20
@@ -137,25 +134,3 @@ def fetch(step: FetchStep, context: Context) -> Generator[FetchedFile | FetchedM
     Each is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
     """
     raise FetchUnsupported(step=type(step).__name__.removeprefix("FetchStep"))
-
-
-def as_batch(label: str, values: Sequence[bytes], event_time: Timestamp) -> MessageBatch:
-    """Return messages as a batch of one partition, with their indices as offsets."""
-    count = len(values)
-    part = Part(
-        partition=0,
-        values=MessageBuffer.of(values),
-        offsets=range(count),
-        timestamps=np.full(count, event_time.ms),
-    )
-    return MessageBatch(
-        topic=label,
-        topic_id="",
-        partitions=1,
-        parts=(part,),
-        start={0: 0},
-        end={0: count},
-        beginning={0: 0},
-        begun=0.0,
-        size=sum(map(len, values)),
-    )
