@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import (
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
+    ReadStepCsv,
+    ReadStepJson,
     ReadStepNdJson,
 )
 from odf_ingest.message_columns import Envelope, KeyFormat, MessageColumns
@@ -31,11 +34,6 @@ TOMBSTONE: Final = (
     "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "
     "keyColumns has the primary key"
 )
-_KEYS: Final[Mapping[KeyFormat, ReadStepNdJson]] = {
-    KeyFormat.JSON: ReadStepNdJson(),
-    KeyFormat.REGISTRY: DecodedJson(),  # decoded before
-}
-_FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 Faults = dict[int, str]  # by row
 _Column = tuple[pa.ChunkedArray, Faults]
 
@@ -92,7 +90,7 @@ def with_message_columns(
     added = dict(_keys(plan, columns, part, rows))
     for header, name in columns.headers:
         values = [part.headers[header][row] for row in rows]
-        added[name] = _of_text(values, _field(plan, name), f"its header {header}")
+        added[name] = _of_text(plan, values, _field(plan, name), f"its header {header}")
     if columns.timestamp:
         added[columns.timestamp] = _of_times(part, rows, _field(plan, columns.timestamp, TIMESTAMP)), {}
     faults: Faults = {}
@@ -172,8 +170,8 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
     values = [part.keys[row] for row in rows]
     if columns.key_format is KeyFormat.TEXT:
         (name,) = columns.keys
-        return {name: _of_text(values, _field(plan, name), "its key")}
-    step = _KEYS[columns.key_format]
+        return {name: _of_text(plan, values, _field(plan, name), "its key")}
+    step = _key_step(plan) if columns.key_format is KeyFormat.JSON else DecodedJson()  # decoded before
     schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
     present = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
     outcome = isolate_bad_records(
@@ -191,15 +189,24 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
     return {name: (table.column(name), faults) for name in columns.keys}
 
 
-def _of_text(values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
+def _key_step(plan: Plan) -> ReadStepNdJson:
+    """Return how keys of JSON are read: their times have the formats of the source."""
+    step = plan.source.read
+    if not isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
+        return ReadStepNdJson()
+    return ReadStepNdJson(timestamp_format=step.timestamp_format, date_format=step.date_format)
+
+
+def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
     """Return bytes as values of a column, and the reason for each that is invalid, by row."""
     if kind.is_binary(field.type):
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
     texts, faults = _decoded(values, field, what)
     schema = pa.schema([field])
-    for row, why in unconvertible(_one_column(texts, field), schema, _FORMATS).items():
+    formats = replace(TimeFormats.of(_key_step(plan)), strings=ValueKind.TEXT)
+    for row, why in unconvertible(_one_column(texts, field), schema, formats).items():
         faults[row], texts[row] = f"{what}: {why}", None
-    return converted(_one_column(texts, field), schema, _FORMATS).column(0), faults
+    return converted(_one_column(texts, field), schema, formats).column(0), faults
 
 
 def _one_column(texts: Sequence[str | None], field: pa.Field) -> pa.Table:

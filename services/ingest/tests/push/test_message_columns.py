@@ -19,6 +19,7 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepCsv,
+    ReadStepJson,
     ReadStepNdJson,
     SqlQueryStep,
 )
@@ -106,6 +107,37 @@ def test_a_decimal_of_a_header_with_too_many_digits_is_a_dead_letter(make_bench:
     text = "its header price: column price: '123456789' is not a value of DECIMAL(10, 2): it is too large"
     ((row, reason),) = reasons(bench)
     assert (row, reason.partition("; ")[0]) == (1, text)
+
+
+@pytest.mark.parametrize("key_format", ["text", "json"])
+@pytest.mark.parametrize("source", [ReadStepNdJson, ReadStepCsv, ReadStepJson])
+def test_times_of_keys_and_headers_have_the_format_of_the_source(
+    make_bench: Any, source: Any, key_format: str
+) -> None:
+    schema = ("v STRING", "sent TIMESTAMP(3)", "seen TIMESTAMP(3)", "day DATE")
+    bench = make_bench(
+        read=source(ddl_schema=schema, timestamp_format="epochMillis", date_format="dd.MM.yyyy"),
+        merge=MergeStrategyAppend(),
+    )
+    columns = settings(keyColumns="sent", keyFormat=key_format, headerColumns="seen:seen,day:day")
+    value = b"a" if source is ReadStepCsv else b'{"v":"a"}'
+    good, bad = b"1600000000000", b"2020-09-13T12:26:40Z"
+    keys = [good, bad] if key_format == "text" else [b'{"sent":%s}' % good, b'{"sent":"%s"}' % bad]
+    batch = messages(
+        [value, value, value],
+        columns,
+        [*keys, keys[0]],
+        seen=[good, good, bad],
+        day=[b"13.09.2020", b"13.09.2020", b"13.09.2020"],
+    )
+    commit(bench, batch)
+    assert bench.values("v", "sent", "seen", "day") == [("a", SENT, SENT, SENT.date())]
+    (first, of_key), (second, of_header) = reasons(bench)
+    assert (first, of_key.partition(" is not")[0]) == (1, "its key: column sent: '2020-09-13T12:26:40Z'")
+    assert (second, of_header.partition(" is not")[0]) == (
+        2,
+        "its header seen: column seen: '2020-09-13T12:26:40Z'",
+    )
 
 
 def test_a_column_of_the_message_replaces_one_of_the_value_without_a_declared_schema_too(

@@ -1,5 +1,7 @@
 """Columns of Csv without declared types: a value is printed as it was written."""
 
+import re
+from dataclasses import replace
 from datetime import date, time
 
 import pyarrow as pa
@@ -7,9 +9,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read import infer_batch, read_batch
+from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.csv_format.exact_types import why_text
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
+from odf_ingest.read.types.type_names import type_name
 
 STEP = ReadStepCsv(header=True, infer_schema=True)
 STRING, INT, DOUBLE = pa.string(), pa.int64(), pa.float64()
@@ -117,3 +122,53 @@ def test_a_column_has_the_type_that_prints_all_of_its_values(texts: str, type_: 
 )
 def test_a_column_that_is_nearly_of_numbers_has_a_reason_to_be_text(texts: str, reason: str | None) -> None:
     assert why_text(pa.chunked_array([[*texts.split(), None]]).slice(0, len(texts.split()))) == reason
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "type_"),
+    [
+        ("501", "00501", "BIGINT"),
+        ("501", "-07", "BIGINT"),
+        ("47", "+47", "BIGINT"),
+        ("1000", "1E3", "BIGINT"),
+        ("1.5", "007.5", "DOUBLE"),
+        ("1.5", "+1.5", "DOUBLE"),
+        ("1.50", "01.50", "DECIMAL(18, 2)"),
+    ],
+)
+def test_a_later_text_that_an_inferred_number_would_change_refuses_its_row(
+    first: str, later: str, type_: str
+) -> None:
+    base = infer_batch(STEP, f"id,code\nA,{first}\n".encode(), None)
+    assert base is not None
+    assert type_name(base.field("code").type) == type_
+    body = f"id,code\nA,{first}\nB,{later}\n".encode()
+    schema = infer_batch(STEP, body, base)
+    why = rf"column code: '{re.escape(later)}' is not as {re.escape(type_)} prints .* declare {re.escape(type_)} .* or STRING"
+    with pytest.raises(InvalidInput, match=rf"line 3: {why}"):
+        read_batch(STEP, body, schema)
+    values = [b"id,code\nA," + first.encode(), b"id,code\nB," + later.encode()]
+    outcome = isolate_bad_records(
+        values,
+        lambda some: read_inferred(STEP, some, infer_records(STEP, values, base)),
+        lambda some: suspects(STEP, some, infer_records(STEP, values, base)),
+    )
+    assert outcome.kept.tolist() == [0]
+    assert [*outcome.bad] == [1]
+    assert re.match(why, outcome.bad[1])
+
+
+@pytest.mark.parametrize("later", ["0", "-1", "0.5", "", "1039.0"])
+def test_a_later_text_of_an_inferred_number_may_have_zeros_elsewhere(later: str) -> None:
+    base = pa.schema([("id", STRING), ("n", DOUBLE if later == "0.5" else INT)])
+    table = read_batch(STEP, f"id,n\n+47 07 1e3,{later}\n".encode(), base)
+    assert table.column("n").to_pylist() == [float(later) if later else None]
+
+
+def test_a_declared_number_may_have_zeros_before_it() -> None:
+    step = replace(STEP, ddl_schema=("n BIGINT",))
+    assert read_batch(step, b"n\n007\n+8\n1e3\n", pa.schema([("n", INT)])).column("n").to_pylist() == [
+        7,
+        8,
+        1000,
+    ]

@@ -16,17 +16,18 @@ from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
-from odf_ingest.read.csv_format.exact_types import exact_type
+from odf_ingest.read.csv_format.exact_types import changed_by, exact_type, may_change
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible_rows
 from odf_ingest.read.types.conversions import convert_column, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
-from odf_ingest.read.types.type_names import printable
+from odf_ingest.read.types.type_names import printable, shown, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 # The value is quoted as it is, so that it may contain quotes too.
 _VALUE: Final = re.compile(r"(?:invalid value|The string) '(.*)'", re.DOTALL)
 _WIDTH: Final = re.compile(r"Expected (\d+) columns, got (\d+): (.*)", re.DOTALL)
+_DECLARE: Final = "declare {type} if it is a number, or STRING, in a new dataset if this one has records"
 _NUMBER: Final = r"(?i)^\s*[+-]?(?:\d+\.?\d*|\.\d+|(?:nan|inf|infinity)$)(?:e[+-]?\d+)?\s*$"
 
 
@@ -48,6 +49,8 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
         table = _read(step, text, _with_text_for_integers(parsed))
     table = converted(table, columns, formats)
     _require_finite(step, text, table, formats)
+    if _infers(step) and may_change(text):
+        _require_unchanged(step, text, table.schema)
     return table
 
 
@@ -74,8 +77,10 @@ def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> 
     parsed = parsed_schema(columns, formats, is_lenient=True)
     for values, text, column in zip(table.columns, parsed, columns, strict=True):
         if _is_number(text.type):
-            is_other = pc.invert(pc.match_substring_regex(values, _NUMBER)).fill_null(False)  # noqa: FBT003 - a value
-            suspects |= {rest[row] for row in np.flatnonzero(is_other)}
+            is_other = pc.invert(pc.match_substring_regex(values, _NUMBER))
+            if _infers(step):
+                is_other = pc.or_(is_other, changed_by(values, column.type))
+            suspects |= {rest[row] for row in np.flatnonzero(is_other.fill_null(False))}  # noqa: FBT003 - a value
         elif kind.is_string(text.type):
             suspects |= {rest[row] for row in unconvertible_rows(values, column, formats)}
     return suspects
@@ -171,6 +176,25 @@ def _require_finite(step: ReadStepCsv, text: bytes, table: pa.Table, formats: Ti
         ):
             strings = pa.schema([(name, pa.string()) for name in table.column_names])
             convert_column(_read(step, text, strings, only=[column.name]).column(0), column, formats)
+
+
+def _infers(step: ReadStepCsv) -> bool:
+    return bool(step.infer_schema) and step.schema is None and step.ddl_schema is None
+
+
+def _require_unchanged(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> None:
+    """Raise `InvalidInput` for the text of a number that its column, whose type is inferred, would change."""
+    numbers = [column for column in columns if _is_number(column.type)]
+    if not numbers:
+        return
+    strings = pa.schema([(name, pa.string()) for name in columns.names])
+    texts = _read(step, text, strings, only=[column.name for column in numbers])
+    for column, values in zip(numbers, texts.columns, strict=True):
+        changed = values.filter(changed_by(values, column.type))
+        if len(changed):
+            type_, value = type_name(column.type), shown(changed[0].as_py())
+            why = f"{value} is not as {type_} prints a number, and earlier records had no others"
+            raise InvalidInput(where=f"column {column.name}", text=f"{why}; {_DECLARE.format(type=type_)}")
 
 
 def _read(

@@ -6,6 +6,7 @@ notation, since it is the same time; a time with only an hour, or a date among t
 """
 
 import math
+import re
 from decimal import Decimal
 from typing import Final
 
@@ -20,6 +21,9 @@ _BOOLEAN: Final = r"(?i)^(?:true|false)$"
 _TIMESTAMP: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s?(?:Z|[+-]\d\d(?::?\d\d)?)?$"
 _TIME: Final = r"^\d\d:\d\d:\d\d$"
 _DIGITS: Final = (18, 38)  # precisions of decimals: the usual one, and the widest that every reader knows
+_MAY_CHANGE: Final = re.compile(rb"(?:^|[^\d.])0\d|\+[\d.]|\d[eE]", re.MULTILINE)
+_CHANGED: Final = r"^\s*(?:\+|-?0\d)"
+_CHANGED_INTEGER: Final = r"^\s*(?:\+|-?0\d|\S*[eE])"
 ANY_NUMBER: Final = r"^\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$"
 
 
@@ -36,6 +40,17 @@ def exact_type(texts: pa.ChunkedArray, likely: pa.DataType) -> pa.DataType:
     if kind.is_time(likely):
         return likely if _all(texts, _TIME) else pa.string()
     return likely if kind.is_date(likely) else pa.string()
+
+
+def may_change(text: bytes) -> bool:
+    """Return whether a Csv text may have a number that `changed_by` finds; True for some that have none."""
+    return _MAY_CHANGE.search(text) is not None
+
+
+def changed_by(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """Return which texts are numbers of another notation than the values of an inferred column: 007, +7, 1e5."""
+    pattern = _CHANGED_INTEGER if kind.is_integer(type_) else _CHANGED
+    return pc.and_(pc.match_substring_regex(texts, pattern), pc.match_substring_regex(texts, ANY_NUMBER))
 
 
 def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | None:
