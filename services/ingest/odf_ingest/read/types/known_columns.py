@@ -1,22 +1,40 @@
 """How a dataset's columns continue in a batch without a declared schema: they keep their types, and new ones follow."""
 
+from collections.abc import Iterable
+from typing import Final
+
 import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.stored_types import stored_type
+from odf_common.errors import InvalidInput
+
+MAX_INFERRED_COLUMNS: Final = 5_000
+"""As many as a query may have; fields at any depth count."""
 
 
 def continued(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
     """Return the columns of `base`, then those that only `inferred` has, in stored types.
 
     Structs of `base` get the additional fields of `inferred`. Types without any value, such as null, are left out.
+    Raises `InvalidInput` if that makes more than `MAX_INFERRED_COLUMNS`.
     """
     before = {} if base is None else {column.name: column for column in base}
     columns = [_continued(column, inferred) for column in before.values()]
     new = ((column.name, _with_values(column.type)) for column in inferred if column.name not in before)
-    return pa.schema(
-        [*columns, *(pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None)]
-    )
+    columns += [pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None]
+    count = _count(columns)
+    if count > MAX_INFERRED_COLUMNS and count > _count(before.values()):
+        raise InvalidInput(
+            text=f"the records have {count} columns and fields, and at most {MAX_INFERRED_COLUMNS} are inferred, since "
+            "keys that are values would never end; declare those to keep in `schema`: other keys are left out"
+        )
+    return pa.schema(columns)
+
+
+def _count(columns: Iterable[pa.Field]) -> int:
+    """Return the number of columns, and of fields at any depth."""
+    return sum(1 + _count(map(column.type.field, range(column.type.num_fields))) for column in columns)
 
 
 def _continued(column: pa.Field, inferred: pa.Schema) -> pa.Field:

@@ -1,0 +1,58 @@
+"""Keys that are values, such as ids as keys of an object: inferred columns are bounded, and nothing is left out in silence."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStepNdJson
+from odf_ingest.read.types import known_columns
+from odf_ingest.read.types.known_columns import continued
+
+from .test_messages import a_batch, commit
+
+
+@pytest.fixture(autouse=True)
+def _limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_columns, "MAX_INFERRED_COLUMNS", 6)
+
+
+def record(*keys: str) -> bytes:
+    return json.dumps({"id": 1, "by": dict.fromkeys(keys, 2)}).encode()
+
+
+def test_records_with_more_columns_than_are_inferred_are_refused_with_the_way_out(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_columns, "MAX_INFERRED_COLUMNS", 7)
+    bench = make_bench(None, ReadStepNdJson())
+    commit(bench, a_batch({0: [record("a", "b"), record("c")]}))
+    with pytest.raises(
+        InvalidInput, match=r"have 8 columns and fields, and at most 7 .*declare those to keep"
+    ):
+        commit(bench, a_batch({0: [record("a"), record("d", "e")]}, start={0: 2}))
+    assert len(bench.rows()) == 2, "nothing of the batch is committed"
+    commit(bench, a_batch({0: [record("a"), record("d")]}, start={0: 2}))
+    assert [row["by"] for row in bench.rows()][-1]["d"] == 2
+
+
+def test_a_dataset_that_has_more_columns_continues_with_them() -> None:
+    wide = pa.schema([(f"c{number}", pa.int64()) for number in range(9)])
+    assert continued(wide, wide) == wide
+    assert continued(wide, pa.schema([("c1", pa.int64())])) == wide
+    with pytest.raises(InvalidInput, match="have 10 columns"):
+        continued(wide, pa.schema([("new", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    ("type_", "count"),
+    [
+        (pa.struct([(f"f{number}", pa.int64()) for number in range(6)]), 7),
+        (pa.list_(pa.struct([(f"f{number}", pa.int64()) for number in range(5)])), 7),
+    ],
+)
+def test_fields_at_any_depth_count(type_: pa.DataType, count: int) -> None:
+    with pytest.raises(InvalidInput, match=f"have {count} columns"):
+        continued(None, pa.schema([("c", type_)]))
