@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import structlog
 from odf_testing.engine import FLIGHTS, MINUTE, VOCAB, WEATHER, Block, Chain, Derivative, sql
 from odf_testing.engine_kinds import KINDS, chains
 
@@ -135,6 +136,7 @@ def test_neither_cores_nor_temperature_matter() -> None:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the result is on stdout
     session = start(sys.argv[1])
     written = digests(session, sys.argv[2:] or KINDS)
     print(json.dumps({"engine": identity_of(session).version, "digests": written}, indent=2))
