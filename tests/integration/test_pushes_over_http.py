@@ -71,7 +71,10 @@ def test_bad_rows_of_pushes_are_dead_letters_that_can_be_retried(story: Story, o
     path, bad = f"/{orders}/ingest?wait=commit", GOOD + b'\n{"id": 4, "at": "5.1.2026"}\nx\n'
     status, receipt = post(story.node, path, bad, "application/x-ndjson")
     assert (status, receipt["records"], receipt["rejected"]) == (200, 1, 2)
-    assert receipt["rejectedReason"] == "line 2: column at: '5.1.2026' is not a value of TIMESTAMP(3)"
+    assert (
+        receipt["rejectedReason"]
+        == "line 2: column at: '5.1.2026' is not a value of TIMESTAMP(3); write it as 2026-01-31T23:59:59Z, or set timestampFormat"
+    )
     (file,) = story.node.run(f"ingest {orders} - --output json", stdin=GOOD + b"\ny\n")
     assert (file["outcome"], file["records"], file["rejected"]) == ("committed", 1, 1)
     listed = story.node.run(f"rejected list {orders} --output json")

@@ -52,7 +52,11 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
             "id,day,price\n1,2024-01-05,1\n2,2024-01-05,cheap\n",
             "line 3: column price: 'cheap' is not a value of DOUBLE; write a number in its range, or declare STRING",
         ),
-        (CSV, "id,day,price\n1,2024-13-05,1.5\n", "line 2: column day: '2024-13-05' is not a value of DATE"),
+        (
+            CSV,
+            "id,day,price\n1,2024-13-05,1.5\n",
+            "line 2: column day: '2024-13-05' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
+        ),
         (
             CSV,
             "id,day,price\n1,2024-01-05,1\n,2024-01-05,1\n",
@@ -73,7 +77,7 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
         (
             ARRAY,
             '[{"id":1},\n{"id":2,"day":"soon"}]',
-            "line 2, record 2: column day: 'soon' is not a value of DATE",
+            "line 2, record 2: column day: 'soon' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
         ),
         (
             ARRAY,

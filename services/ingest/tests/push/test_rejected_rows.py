@@ -39,7 +39,7 @@ DDL = ("id BIGINT NOT NULL", "day DATE")
 LINES = ReadStepNdJson(ddl_schema=DDL)
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
 PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3.1.2024"}\nx\n'
-NO_DATE = "line 2: column day: '2.1.2024' is not a value of DATE"
+NO_DATE = "line 2: column day: '2.1.2024' is not a value of DATE; write it as 2026-01-31, or set dateFormat"
 
 
 class Pushing:
@@ -103,7 +103,7 @@ def pushing(make_bench: Any, tmp_path: Path) -> Any:
             ReadStepCsv(header=True, ddl_schema=DDL),
             b"day,id\n2024-01-01,1\n2.1.2024,2\n",
             [b"day,id\n2.1.2024,2"],
-            "line 3: column day: '2.1.2024' is not a value of DATE",
+            "line 3: column day: '2.1.2024' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
         ),
         (
             ReadStepJson(ddl_schema=DDL),
@@ -266,7 +266,10 @@ def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: A
 def test_a_row_is_read_in_its_own_format_rather_than_the_sources(pushing: Any) -> None:
     made = pushing()
     made.push("id,day\n1,2024-01-01\n2,2.1.2024\n", input_format="csv")
-    with pytest.raises(CannotRetry, match=r"row/0 cannot be retried: .*'2.1.2024' is not a value of DATE"):
+    with pytest.raises(
+        CannotRetry,
+        match=r"row/0 cannot be retried: .*'2.1.2024' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
+    ):
         made.retry()
     german = ReadStepCsv(ddl_schema=DDL, header=True, date_format="d.M.yyyy")
     made.bench.propose(replace(made.bench.state.push_sources["default"], read=german))

@@ -42,6 +42,7 @@ def test_declared_columns_are_chosen_by_name_and_cast() -> None:
     [
         ([1, 2**40, 2**41], pa.int32(), "row 2: column a: 1099511627776 is not a value of INT"),
         (["1", None, "x"], pa.int64(), "row 3: column a: 'x' is not a value of BIGINT"),
+        ([5], pa.time32("s"), "row 1: column a: 5 is not a value of TIME(0); declare BIGINT"),
         ([True], pa.date32(), "row 1: column a: true is not a value of DATE; declare BOOLEAN"),
         (
             [[1], [2]],

@@ -435,3 +435,8 @@ def test_lists_of_any_layout_become_lists_and_a_fixed_size_is_checked() -> None:
     entry = pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())]))
     found = convert_column(pairs, pa.field("c", entry), TimeFormats())
     assert found.to_pylist() == [[{"key": "a", "value": 1}]]
+
+
+@pytest.mark.parametrize("declared", [ValueKind.TIME, ValueKind.UUID])
+def test_no_remedy_converts_by_sql_to_a_type_that_no_query_returns(declared: ValueKind) -> None:
+    assert not [source for source in ValueKind if "preprocess" in TABLE[source, declared].instead]

@@ -73,7 +73,7 @@ def test_an_invalid_timestamp_is_refused(text: str) -> None:
             r"'10000-01-01T00:00:00Z' is not a value of TIMESTAMP\(3\)",
         ),
         ("TIMESTAMP(9)", "9999-12-31T23:59:59Z", "whose range is the years 1677 to 2262"),
-        ("TIMESTAMP(9)", "soon", r"'soon' is not a value of TIMESTAMP\(9\)$"),
+        ("TIMESTAMP(9)", "soon", r"'soon' is not a value of TIMESTAMP\(9\); write it as 2026"),
         ("DATE", "2024-01-01T00:00:00Z", "'2024-01-01T00:00:00Z' is not a value of DATE"),
     ],
 )

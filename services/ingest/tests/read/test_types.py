@@ -177,9 +177,9 @@ def test_rows_that_cannot_be_converted_are_found_at_once_with_their_reasons() ->
     at, day = zip(*rows, strict=True)
     table = pa.table([pa.array(at), pa.array(day)], ["at", "day"])
     assert unconvertible(table, schema, TimeFormats()) == {
-        0: "column at: 'soon' is not a value of TIMESTAMP(3)",
-        31: "column day: 'later' is not a value of DATE",
-        99: "column at: 'never' is not a value of TIMESTAMP(3)",
+        0: "column at: 'soon' is not a value of TIMESTAMP(3); write it as 2026-01-31T23:59:59Z, or set timestampFormat",
+        31: "column day: 'later' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
+        99: "column at: 'never' is not a value of TIMESTAMP(3); write it as 2026-01-31T23:59:59Z, or set timestampFormat",
     }
 
 

@@ -1,7 +1,7 @@
 """`odf rejected`: list, retry or drop messages that could not be read as records of their source."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import click
@@ -102,7 +102,11 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     more = (*(("source",) if has_sources else ()), *(("topic",) if has_topics else ()))
     columns = ("location", *more, "time", "reason", "value")
     if rows or output != "table":
-        shown = shortened(rows, "value") if output == "table" else rows
+        shown = (
+            [row | {"value": _one_line(row)} for row in shortened(rows, "value")]
+            if output == "table"
+            else rows
+        )
         print_rows(shown, output, columns=columns, whole=("reason",))
     else:
         remark(f"no rejected message of {dataset} awaits a decision")
@@ -229,6 +233,12 @@ def _open(dataset: str) -> int:
     """Return how many messages await a decision."""
     parts = _asked(RejectedRequest(ref=dataset, limit=1))
     return next((part.counts.open for part in parts if part.HasField("counts")), 0)
+
+
+def _one_line(row: Mapping[str, object]) -> str:
+    """Return the value of a message for a table; a binary one by its size, since it would fill the screen."""
+    text = str(row["value"])
+    return f"(binary, {row['size']} bytes)" if "\0" in text or "\ufffd" in text else text
 
 
 def _row(message: RejectedPart.Message, *, has_header: bool = True) -> dict[str, object]:

@@ -271,11 +271,9 @@ def _of_strings() -> Mapping[ValueKind, Rule]:
     timestamp = _rule(
         f"RFC 3339, in UTC if it has no offset, or the source's `timestampFormat`; {_FINER}",
         _timestamps,
-        "write it as 2026-01-31T23:59:59Z, or set timestampFormat",
+        times.WRITE_TIME,
     )
-    date = _rule(
-        "YYYY-MM-DD, or the source's `dateFormat`", _dates, "write it as 2026-01-31, or set dateFormat"
-    )
+    date = _rule("YYYY-MM-DD, or the source's `dateFormat`", _dates, times.WRITE_DATE)
     time = _rule(
         f"HH:MM, HH:MM:SS or with a fraction; {_FINER}",
         _of_text(times.to_times),
@@ -412,6 +410,8 @@ def _refusing_rule(source: ValueKind, declared: ValueKind) -> Rule:
         instead = instead if function is None else f"{_NO_UNIT} {function}(…)"
     if source is ValueKind.TIMESTAMP and declared is ValueKind.INTEGER:
         instead = f"{instead}, as by unix_millis(…)"
+    if declared in {ValueKind.TIME, ValueKind.UUID}:  # which no query returns
+        instead = instead.partition(", and")[0]
     return Rule(instead=instead, convert=_refuse)
 
 

@@ -16,6 +16,8 @@ from odf_ingest.read.types.epochs import from_epoch
 from odf_ingest.read.types.finer_times import cut, without_finer_digits
 from odf_ingest.read.types.type_names import shown, type_name
 
+WRITE_TIME: Final = "write it as 2026-01-31T23:59:59Z, or set timestampFormat"
+WRITE_DATE: Final = "write it as 2026-01-31, or set dateFormat"
 MICROSECONDS: Final = pa.timestamp("us", "UTC")
 _DIGITS: Final = {"us": 6, "ns": 9}  # maximum digits of a fraction
 _ZONE: Final = r"[Tt :]\d\d(?:\.\d+)?\s*(?:[Zz]|[+-]\d\d:?\d\d)$"
@@ -63,9 +65,9 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
     except pa.ArrowInvalid as error:
         first = _first_refused(texts, partial(read, type_=read_as(target)))
         is_far = target.unit == "ns" and _reads(first, partial(read, type_=MICROSECONDS))
-        reach = ", whose range is the years 1677 to 2262" if is_far else ""
+        reach = ", whose range is the years 1677 to 2262; declare fewer digits" if is_far else ""
         text = first[0].as_py()
-        hint = reach or epoch_hint(text)
+        hint = reach or epoch_hint(text) or f"; {WRITE_TIME}"
         raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}{hint}") from error
 
 
@@ -83,7 +85,7 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
         return read(texts)
     except pa.ArrowInvalid as error:
         first = _first_refused(texts, read)
-        raise InvalidInput(text=f"{shown(first[0].as_py())} is not a value of DATE") from error
+        raise InvalidInput(text=f"{shown(first[0].as_py())} is not a value of DATE; {WRITE_DATE}") from error
 
 
 def _first_refused(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> pa.Array:

@@ -3,8 +3,10 @@
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.types as kind
 
 from odf_common.data.ddl import schema_to_ddl
+from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 
 _MAX_VALUE_CHARACTERS: Final = 80  # of a quoted value
@@ -13,6 +15,10 @@ _MAX_TEXT_CHARACTERS: Final = 200  # of a text of others
 
 def type_name(type_: pa.DataType) -> str:
     """Return the type as in a column definition, such as `DECIMAL(10, 2)`; Arrow's name if SQL has none."""
+    if (
+        kind.is_time(type_) or kind.is_timestamp(type_)
+    ) and type_.unit == "s":  # which is stored as milliseconds
+        return type_name(stored_type(type_)).replace("3", "0")
     try:
         (definition,) = schema_to_ddl(pa.schema([("c", type_)]))
     except InvalidInput:
