@@ -105,8 +105,13 @@ def until(holds: Callable[[], bool]) -> None:
             "SELECT id FROM range(100000)",
             "the result has more than 99,999 rows: aggregate, or use LIMIT",
         ),
+        (
+            QueryLimits(disk_share=1e-6),
+            CROSS_JOIN,
+            r"the temporary files of queries have taken \d+ MiB, 0% of the free disk: read fewer records",
+        ),
     ],
-    ids=["time", "bytes", "rows"],
+    ids=["time", "bytes", "rows", "disk"],
 )
 def test_a_run_beyond_a_limit_ends_and_names_it(
     spark: Spark, limits: QueryLimits, query: str, text: str

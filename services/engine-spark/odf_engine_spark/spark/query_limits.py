@@ -35,3 +35,5 @@ class QueryLimits:
     result_bytes: int = 1024 * MIB
     """Bytes of an ad-hoc result in Arrow's format."""
     result_rows: int = 100_000_000
+    disk_share: float = 0.5
+    """Part of the free disk that temporary files may take while an ad-hoc query runs, those of others included."""

@@ -5,6 +5,7 @@ each batch of rows to disk as soon as it has them: as an RDD of Arrow batches th
 """
 
 import math
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -66,7 +67,7 @@ class StoredResult:
 
 
 def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> StoredResult:
-    """Run the plan; its jobs are ended by `stop` once its result is too large.
+    """Run the plan; its jobs are ended by `stop` once its result or its temporary files are too large.
 
     Raises `InvalidQuery` then, and before it runs for a plan of too many tasks.
     """
@@ -86,8 +87,9 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
     def excess() -> InvalidQuery | None:
         return _too_large(limits) if sum(map(_size_of, stored())) > limits.result_bytes else None
 
+    disk_limit = _disk_limit(folder, limits)
     try:
-        with ended_on(excess, stop):
+        with ended_on(lambda: excess() or disk_limit(), stop):
             batches.count()
         if fault := excess():  # it may have ended between two looks
             raise fault
@@ -98,6 +100,22 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
         return result
     finally:
         batches.unpersist(False)  # noqa: FBT003 - without waiting
+
+
+def _disk_limit(folder: Path, limits: QueryLimits) -> Callable[[], InvalidQuery | None]:
+    """Return what returns the fault of a query once Spark's files from now on take too much of the free disk."""
+    pattern = "blockmgr-*/*/*"  # what is sorted, grouped and joined, and results
+    before, most = frozenset(folder.glob(pattern)), limits.disk_share * shutil.disk_usage(folder).free
+    text = (
+        f"the temporary files of queries have taken {most / MIB:,.0f} MiB, {limits.disk_share:.0%} of the free disk: "
+        "read fewer records, join on equal columns, or free some space on the disk of TMPDIR"
+    )
+
+    def fault() -> InvalidQuery | None:
+        written = sum(_size_of(file) for file in folder.glob(pattern) if file not in before)
+        return InvalidQuery(text=text) if written > most else None
+
+    return fault
 
 
 def _size_of(file: Path) -> int:
