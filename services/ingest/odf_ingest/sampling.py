@@ -32,7 +32,8 @@ from odf_ingest.read.types.times import to_timestamps
 
 CHANGES: Final = (
     "the messages are changes of a table in Debezium's envelope, and these are its columns: write "
-    "`merge: {kind: UpsertStream, primaryKey: […]}`, and after `odf add` set `odf source set DATASET envelope=debezium`"
+    "`merge: {kind: UpsertStream, primaryKey: […]}`, and after `odf add` set `odf source set DATASET "
+    "envelope=debezium`; then the event time of a change is that of its source"
 )
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _UNITS: Final = (

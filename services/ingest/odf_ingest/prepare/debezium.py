@@ -174,7 +174,8 @@ class _Reader:
 
         `is_keyed`: columns are read from its key.
         """
-        if value is None:
+        # The dead letter of a tombstone, which is sent again, has an empty value.
+        if value is None or not value.strip():
             self.skipped["tombstones"] += 1
             return None
         message = object_of(value)

@@ -134,6 +134,17 @@ def test_the_state_is_that_of_the_table(
         ]
 
 
+def test_tombstones_that_are_sent_again_as_empty_messages_are_no_faults(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = a_bench(make_bench, UPSERT)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [b"", *encoded([change("c", None, NUT)]), b" "]
+        node.drain()
+    assert reasons(bench) == []
+    assert list(state(bench)) == [1]
+
+
 def test_a_changelog_compares_what_a_change_replaces_with_the_record(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench, CHANGELOG, (*DDL, "op INT"))
     other = row(1, "nut", "7.00")
