@@ -21,7 +21,7 @@ from odf_ingest.history.equality import equal
 from odf_ingest.history.keys import Keys, key_array
 from odf_ingest.read.types.type_names import Quoted, shown
 
-NO_RECORD: Final = -1  # in place of an index
+NO_ROW: Final = -1  # in place of an index
 Indices = npt.NDArray[np.int64]
 SIGNS: Final = {
     Operation.APPEND: "+A",
@@ -36,7 +36,7 @@ class Changes:
     """Records ordered by key, each +C directly after its -C, and the current records of their keys.
 
     The current records follow `count` new ones in `records`. `before` has for each new record the index of the one
-    before it that its key would have then, if all operations fit; `NO_RECORD` if there is none.
+    before it that its key would have then, if all operations fit; `NO_ROW` if there is none.
     """
 
     records: pa.Table
@@ -65,9 +65,9 @@ class Changes:
         keys = key_array(new, key)
         starts = np.append(np.ones(min(len(new), 1), np.bool_), keys[1:] != keys[:-1])
         before = np.arange(len(new), dtype=np.int64) - 1
-        before[np.append(False, ops[:-1] == Operation.RETRACT)[: len(new)]] = NO_RECORD
+        before[np.append(False, ops[:-1] == Operation.RETRACT)[: len(new)]] = NO_ROW
         found = _found(key_array(current, key), keys[starts])
-        before[starts] = np.where(found == NO_RECORD, NO_RECORD, found + len(new))
+        before[starts] = np.where(found == NO_ROW, NO_ROW, found + len(new))
         records = pa.concat_tables([new, current]).combine_chunks()
         return cls(
             records=records,
@@ -90,8 +90,8 @@ class Changes:
 
         `is_whole`: with all values of its record, whatever they were. Raises `OperationsMismatched` unless all fit.
         """
-        rows = np.flatnonzero(self.takes_back & (self.before != NO_RECORD))
-        differing = np.full(self.count, NO_RECORD)
+        rows = np.flatnonzero(self.takes_back & (self.before != NO_ROW))
+        differing = np.full(self.count, NO_ROW)
         if not is_whole:
             differing[rows] = self._differing(rows, self.before[rows])
         faults = {int(self.rows[row]): why for row, why in self._faults(differing, is_whole=is_whole)}
@@ -115,8 +115,8 @@ class Changes:
     def _faults(self, differing: Indices, *, is_whole: bool) -> Iterator[tuple[int, str]]:
         """Yield records that do not fit, and why; `differing` has the first column that differs from `before`."""
         is_append = self.ops == Operation.APPEND
-        has_record = self.before != NO_RECORD
-        wrong = (is_append & has_record) | (self.takes_back & ~has_record) | (differing != NO_RECORD)
+        has_record = self.before != NO_ROW
+        wrong = (is_append & has_record) | (self.takes_back & ~has_record) | (differing != NO_ROW)
         if not wrong.any():
             return
         starts = np.flatnonzero(self.starts)
@@ -133,7 +133,7 @@ class Changes:
             is_correction = op is Operation.CORRECT_FROM
             why = self._fault(row, op, current, differing, is_whole=is_whole)
             if why is None:
-                current = NO_RECORD if op is Operation.RETRACT else row + is_correction
+                current = NO_ROW if op is Operation.RETRACT else row + is_correction
             else:
                 yield row, why
                 if is_correction:
@@ -145,8 +145,8 @@ class Changes:
     ) -> str | None:
         """Return why a record does not fit the current one of its key; None if it does."""
         if op is Operation.APPEND:
-            return None if current == NO_RECORD else self._repeated(row, current)
-        if current == NO_RECORD:
+            return None if current == NO_ROW else self._repeated(row, current)
+        if current == NO_ROW:
             return (
                 f"column {self.key[0]}: {self._key_of(row)} has no record that {SIGNS[op]} could take back; "
                 "append it first (+A)"
@@ -155,10 +155,10 @@ class Changes:
             return None
         known = current == self.before[row]
         number = differing[row] if known else self._differing(np.array([row]), np.array([current]))[0]
-        return None if number == NO_RECORD else self._different(row, op, current, int(number))
+        return None if number == NO_ROW else self._different(row, op, current, int(number))
 
     def _repeated(self, row: int, current: int) -> str:
-        same = self._differing(np.array([row]), np.array([current]))[0] == NO_RECORD
+        same = self._differing(np.array([row]), np.array([current]))[0] == NO_ROW
         return (
             f"column {self.key[0]}: {self._key_of(row)} has a record already, "
             f"{'with the same values' if same else 'with other values'}; change it by -C and +C, retract it first "
@@ -179,7 +179,7 @@ class Changes:
 
     def _differing(self, left: Indices, right: Indices) -> Indices:
         """Return for each pair of records the first column that differs; a null event time on the left is none."""
-        first = np.full(len(left), NO_RECORD)
+        first = np.full(len(left), NO_ROW)
         rows, others = pa.array(left), pa.array(right)
         for number, name in enumerate(self.records.column_names):
             column = self.records.column(number).combine_chunks()
@@ -187,18 +187,18 @@ class Changes:
             is_other = ~equal(mine, column.take(others))
             if name == self.event_time:
                 is_other &= mine.is_valid().to_numpy(zero_copy_only=False)
-            first[is_other & (first == NO_RECORD)] = number
+            first[is_other & (first == NO_ROW)] = number
         return first
 
 
 def _found(keys: Keys, wanted: Keys) -> Indices:
-    """Return the index in `keys`, which are distinct, of each wanted one; `NO_RECORD` if it is not there."""
+    """Return the index in `keys`, which are distinct, of each wanted one; `NO_ROW` if it is not there."""
     if len(keys) == 0 or len(wanted) == 0:
-        return np.full(len(wanted), NO_RECORD)
+        return np.full(len(wanted), NO_ROW)
     order = np.argsort(keys)
     places = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
     rows = order[places]
-    return np.where(keys[rows] == wanted, rows, NO_RECORD)
+    return np.where(keys[rows] == wanted, rows, NO_ROW)
 
 
 def _shown(value: pa.Scalar) -> str:
