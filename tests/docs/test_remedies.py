@@ -183,15 +183,11 @@ def _commands(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, str]
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue  # a docstring
         inside = names
-        match child:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                inside = (*names, name)
-            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)) if (
-                not names
-            ):
-                inside = (name,)
-            case _:
-                pass
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            inside = (*names, child.name)
+        elif isinstance(child, ast.Assign | ast.AnnAssign) and not names:
+            target = child.targets[0] if isinstance(child, ast.Assign) else child.target
+            inside = (ast.unparse(target),)
         text = _text_of(child)
         if text is None:
             yield from _commands(child, inside)
