@@ -1,5 +1,6 @@
 """Datasets are pulled from buckets, of which nothing is trusted."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
+from odf_sync.access.sent_tokens import ObjectForbidden
 from odf_sync.repositories import remote_dataset, s3_dataset
 from odf_sync.repositories.s3_dataset import S3Dataset
 
@@ -152,3 +154,56 @@ def test_a_signature_that_is_too_long_is_read_only_just_beyond_the_limit(
     server.bucket(place).put(f"signatures/{NAME}", bytes(SIZE_LIMIT + more))
     (signature,) = there.signatures([NAME], None)
     assert len(signature) == length
+
+
+def may_get(bucket: str) -> str:
+    """Return a policy that lets everyone get a bucket's objects, and not list them."""
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"AWS": ["*"]},
+        "Action": ["s3:GetObject"],
+        "Resource": [f"arn:aws:s3:::{bucket}/*"],
+    }
+    return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+@pytest.mark.parametrize("is_anonymous", [False, True])
+def test_who_may_get_objects_and_not_list_them_reads_all_that_exist(
+    server: MinioServer, place: S3Location, is_anonymous: bool
+) -> None:
+    if is_anonymous:
+        server.client().set_bucket_policy(place.bucket, may_get(place.bucket))
+        access = replace(server.access, access_key=None, secret_key=None)
+    else:
+        access = server.reader(place.bucket)
+    there = S3Dataset(place, access)
+    out = BytesIO()
+    there.fetch(ObjectKind.DATA, NAME, out, len(DATA))
+    assert (there.head(), there.block(NAME), out.getvalue()) == (NAME, b"a block", DATA)
+    assert not any(there.signatures([NAME], None))
+    missing = physical_hash_of(b"missing")
+    for read in (
+        lambda: there.fetch(ObjectKind.DATA, missing, BytesIO(), 10),
+        lambda: there.fetch(ObjectKind.CHECKPOINT, missing, BytesIO(), 10),
+        lambda: there.block(missing),
+    ):
+        # MinIO says that it does not exist, S3 that it may not be read: the next test.
+        with pytest.raises(NotFound, match=f"/{missing} does not exist"):
+            read()
+
+
+def test_a_denied_object_of_a_readable_dataset_may_be_missing_with_a_key_too(place: S3Location) -> None:
+    def answer(request: Request) -> Page:
+        if request.path.endswith("/refs/head"):
+            return Page(body=str(NAME).encode())
+        headers = {"Content-Type": "application/xml"}
+        return Page(status=403, body=b"<Error><Code>AccessDenied</Code></Error>", headers=headers)
+
+    with serving_answers(answer) as base:
+        access = S3Access(endpoint=base, region="r", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
+        there = S3Dataset(replace(place, endpoint=base), access)
+        assert there.head() == NAME
+        assert not any(there.signatures([NAME], None))
+        with pytest.raises(ObjectForbidden, match="does not exist, or may not be read") as lost:
+            there.fetch(ObjectKind.DATA, NAME, BytesIO(), 10)
+        assert "s3:ListBucket" in lost.value.advice()

@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import uuid4
 
 import urllib3
 from minio import Minio
+from minio.credentials.providers import StaticProvider
 from minio.error import MinioException
+from minio.minioadmin import MinioAdmin
 
 from odf_common.adapters.local import LocalBlobStore
 from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
@@ -108,6 +110,25 @@ class MinioServer:
         pool = urllib3.PoolManager(timeout=START_SECONDS, retries=False)
         host = f"127.0.0.1:{self.port}"
         return Minio(host, ACCESS_KEY, SECRET_KEY, secure=False, region=REGION, http_client=pool)
+
+    def reader(self, bucket: str) -> S3Access:
+        """Return the credentials of a new user who may get a bucket's objects, and neither list nor write any."""
+        user, secret = f"u{uuid4().hex[:16]}", uuid4().hex
+        statement = {
+            "Effect": "Allow",
+            "Action": ["s3:GetObject"],
+            "Resource": [f"arn:aws:s3:::{bucket}/*"],
+        }
+        admin = MinioAdmin(
+            endpoint=f"127.0.0.1:{self.port}",
+            credentials=StaticProvider(ACCESS_KEY, SECRET_KEY),
+            region=REGION,
+            secure=False,
+        )
+        admin.user_add(user, secret)
+        admin.policy_add(user, policy={"Version": "2012-10-17", "Statement": [statement]})
+        admin.policy_set(user, user=user)
+        return replace(self.access, access_key=user, secret_key=secret)
 
     def new_bucket(self, prefix: str = "") -> S3Location:
         """Create an empty bucket."""
