@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -15,6 +16,7 @@ from odf_common.cli.suggestions import CommandGroup, late_remark
 from odf_common.cli.user_input import STDIN, Parsed, enter_secret
 from odf_common.dataset.resume_position import checked_position
 from odf_common.errors import OdfError
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import (
     ResumeSourceRequest,
     SetSourceRequest,
@@ -55,8 +57,9 @@ def command() -> None:
 def show(*, dataset: str, source: str, output: str) -> None:
     """Show a dataset's sources: state, position, settings, and why one is stopped and what to do.
 
-    A polling source is idle, polling or failed; `since` is the end of its last poll. `next` is where reading continues:
-    PARTITION:OFFSET for each partition of the topic, or the time of the next poll.
+    A problem of the dataset, such as a preprocess query that would be refused today, is shown for each source without
+    one of its own. A polling source is idle, polling or failed; `since` is the end of its last poll. `next` is where
+    reading continues: PARTITION:OFFSET for each partition of the topic, or the time of the next poll.
 
     \b
     Example:
@@ -67,7 +70,17 @@ def show(*, dataset: str, source: str, output: str) -> None:
         reply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
-    _print(reply, dataset, output)
+    _print(_with_problem(reply, dataset), dataset, output)
+
+
+def _with_problem(reply: SourcesReply, dataset: str) -> SourcesReply:
+    """Return the sources; those without a problem of their own have that of the dataset, if the coordinator answers."""
+    with suppress(OdfError), clients.coordinator(timeout=0) as coordinator:
+        summary = coordinator.Describe(DescribeRequest(ref=dataset), timeout=clients.COMMAND_TIMEOUT_SECONDS)
+        for one in reply.sources:
+            if summary.problem and not one.why:
+                one.why, one.advice = summary.problem, summary.remedy
+    return reply
 
 
 @command.command("resume")
