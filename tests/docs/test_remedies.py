@@ -112,6 +112,7 @@ INSTEAD: Final = frozenset(
         "odf_common/cli/visibility.py say_if_private",
         "odf_common/identity/keys.py _NO_KEY",
         "odf_common/service/settings.py Settings",
+        "odf_coordinator/api/responses.py with_credentials",  # the chain keeps them, whatever follows
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
         "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
         "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",

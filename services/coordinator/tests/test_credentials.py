@@ -391,3 +391,21 @@ def test_chains_of_others_are_searched_in_bounded_time(text: str) -> None:
     began = time.monotonic()
     found(FetchStepUrl(url="http://a?" + text), PrepStepPipe(command=(text, text)))
     assert time.monotonic() - began < 10
+
+
+def test_credentials_of_a_source_that_was_replaced_are_still_in_the_chain(node: Coordinator) -> None:
+    node.add(manifest({"kind": "Url", "url": "http://example.org/a?token=${{ env.TOKEN }}"}))
+    known = node.find("cities")
+    clean = known.state.polling_source
+    assert clean is not None
+    after = stored(node, known.state, SOURCE)
+    node.importer.import_chain(
+        known.id, expected_head=known.state.head, new_head=after.head, alias="cities", may_define=True
+    )
+    assert "in block" not in describe(node).exposed, "the source in force shows them"
+    node.propose(node.find("cities"), [clean])
+    listed = describe(node)
+    number = after.sequence_number
+    assert listed.exposed.startswith(f"in block {number}: the password in the URL (fetch.url)")
+    assert "`odf access set cities --visibility private`" in listed.exposed_remedy
+    assert not is_secret_in(str(listed))

@@ -25,7 +25,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 )
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
-from odf_coordinator.catalog.chain_problems import chain_problem
+from odf_coordinator.catalog.chain_problems import EarlierCredentials, chain_problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
@@ -65,6 +65,7 @@ class Servicer(CoordinatorServicer):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._queries = QueryProblems(parts.datasets, parts.creator.engine)
+        self._earlier_credentials = EarlierCredentials(parts.datasets)
 
     def Add(self, request: wire.AddRequest, context: grpc.ServicerContext) -> wire.AddReply:
         """Create or replace datasets from manifests."""
@@ -247,7 +248,8 @@ class Servicer(CoordinatorServicer):
         wait = None if reply.problem else self._parts.puller.waiting.of(handle)
         if wait is not None:
             reply.waits_for, reply.waits_for_input, reply.waits_remedy = wait.text, wait.input, wait.remedy
-        return with_credentials(reply, handle, self._parts.datasets.has_key)
+        earlier = self._earlier_credentials.of(handle)
+        return with_credentials(reply, handle, self._parts.datasets.has_key, earlier)
 
 
 def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:

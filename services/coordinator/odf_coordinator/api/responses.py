@@ -51,13 +51,24 @@ def summary(
 
 
 def with_credentials(
-    reply: wire.DatasetSummary, handle: DatasetHandle, has_key: Callable[[DatasetId], bool]
+    reply: wire.DatasetSummary,
+    handle: DatasetHandle,
+    has_key: Callable[[DatasetId], bool],
+    earlier: str = "",
 ) -> wire.DatasetSummary:
-    """Return the summary with the credentials that the chain shows, and what to do about them."""
+    """Return the summary with the credentials that the chain shows, and what to do about them.
+
+    `earlier` lists those of definitions that are not in force any more, but still in the chain.
+    """
     exposed = credentials_in(handle.state.polling_source)
     if exposed:
-        reply.exposed = places_of(exposed)
         reply.exposed_remedy = _remedy_of(handle, exposed, is_ours=has_key(handle.id))
+    elif earlier:
+        reply.exposed_remedy = (
+            "the chain keeps them: have them replaced at the source; "
+            f"`odf access set {handle.alias} --visibility private` keeps the chain from others"
+        )
+    reply.exposed = "; ".join(filter(None, (places_of(exposed) if exposed else "", earlier)))
     return reply
 
 

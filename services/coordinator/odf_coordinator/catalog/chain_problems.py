@@ -10,8 +10,10 @@ from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between, iterate
+from odf_common.dataset.plain_credentials import credentials_in, places_of
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, SetTransform
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -66,6 +68,40 @@ def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
     blocks = blocks_between(datasets.reader(handle.id), handle.state.head, None)
     first = next(decoded.block for _, decoded, _ in blocks if isinstance(decoded.block.event, SetTransform))
     return f"`odf reset {handle.alias} {first.sequence_number - 1} --yes`"
+
+
+class EarlierCredentials:
+    """Finds credentials that earlier polling sources of a chain show; each block is read once per process."""
+
+    def __init__(self, datasets: Datasets) -> None:
+        """Find them in chains of these datasets."""
+        self._datasets = datasets
+        self._found: dict[DatasetId, tuple[Multihash, tuple[tuple[int, SetPollingSource], ...]]] = {}
+
+    def of(self, handle: DatasetHandle) -> str:
+        """Return a text that lists them with their blocks; those of the source in force are left out."""
+        if handle.state.polling_source is None:
+            return ""
+        earlier = [one for one in self._sources(handle) if one[1] != handle.state.polling_source]
+        return "; ".join(
+            f"in block {number}: {places_of(credentials_in(event))}" for number, event in earlier
+        )
+
+    def _sources(self, handle: DatasetHandle) -> tuple[tuple[int, SetPollingSource], ...]:
+        """Return the definitions with credentials, newest first, with their sequence numbers."""
+        known, before = self._found.get(handle.id, (None, ()))
+        found: list[tuple[int, SetPollingSource]] = []
+        for name, decoded, _ in islice(
+            iterate(self._datasets.reader(handle.id), handle.state.head), MAX_BLOCKS
+        ):
+            if name == known:
+                found.extend(before)
+                break
+            event = decoded.block.event
+            if isinstance(event, SetPollingSource) and credentials_in(event):
+                found.append((decoded.block.sequence_number, event))
+        self._found[handle.id] = (handle.state.head, tuple(found))
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
