@@ -34,7 +34,7 @@ SHOW: Final = frozenset(
     )
 )
 GROUPS: Final = frozenset(
-    ("access", "account", "key", "ref", "rejected", "repo", "source", "system", "token")
+    ("access", "account", "engine", "key", "ref", "rejected", "repo", "source", "system", "token")
 )
 
 HELP: Final = "tests/integration/test_remedies_help.py"
@@ -48,6 +48,8 @@ REFS: Final = f"{HELP}::test_references_and_names_that_are_damaged_are_removed_b
 REFUSED: Final = f"{HELP}::test_a_refused_push_or_poll_passes_after_the_command_that_is_named"
 COPIES: Final = f"{HELP}::test_copies_are_completed_and_taken_over_by_the_commands_that_are_named"
 COORDINATOR: Final = "services/coordinator/tests"
+UPGRADE: Final = "tests/integration/test_the_engine_is_upgraded.py"
+SKIPPED: Final = "services/ingest/tests/poll/test_skipped_files.py"
 # Message → the test that provokes it, does what it names, and sees that the problem is gone.
 FOLLOWED: Final = {
     "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
@@ -70,6 +72,16 @@ FOLLOWED: Final = {
     "odf_coordinator/catalog/registry.py HeadMissing.advice": REFS,
     "odf_coordinator/catalog/registry.py ReferenceUnknown.advice": REFS,
     "odf_coordinator/errors.py InputDiverged.advice": FUTURE,
+    "odf_common/ports/engine.py ResultsChanged.advice": (
+        f"{UPGRADE}::test_an_upgraded_dataset_continues_from_its_state"
+    ),
+    "odf_coordinator/operations/engine_upgrade.py _OTHER_QUERY": (
+        f"{UPGRADE}::test_a_query_that_is_refused_is_replaced"
+    ),
+    "odf_engine_spark/server/identity.py Identity.require": f"{UPGRADE}::test_all_others_are_upgraded_at_once",
+    "odf_engine_spark/transform/migration.py _check_repeated": (
+        f"{UPGRADE}::test_rows_that_would_be_retracted_otherwise_are_derived_again"
+    ),
     "odf_coordinator/operations/modify.py DatasetEditor._require_unread": FUTURE,
     "odf_coordinator/operations/waiting.py Waiting._first_record": WAITS,
     "odf_coordinator/operations/waiting.py Waiting._remedy": WAITS,
@@ -88,6 +100,12 @@ FOLLOWED: Final = {
     "odf_ingest/errors.py SnapshotRetractsTooMuch.advice": REFUSED,
     "odf_ingest/errors.py SourceStopped.advice": STOPPED,
     "odf_ingest/errors.py SourceWaiting.advice": REFUSED,
+    "odf_ingest/poll/poll_errors.py FileRefused.advice": (
+        f"{SKIPPED}::test_a_refused_file_is_skipped_by_command_and_the_files_after_it_are_read"
+    ),
+    "odf_ingest/poll/poll_errors.py FileReplaced.advice": (
+        f"{SKIPPED}::test_a_replaced_file_is_accepted_as_read_and_its_new_lines_follow"
+    ),
     "odf_ingest/poll/poll_errors.py NothingAtSource.advice": REFUSED,
     "odf_sync/transfer/compare.py ChainsDiverged.advice": COPIES,
     "odf_sync/transfer/compare.py LocalAhead.advice": COPIES,
@@ -115,7 +133,10 @@ INSTEAD: Final = frozenset(
         "odf_coordinator/api/responses.py with_credentials",  # the chain keeps them, whatever follows
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
         "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
+        "odf_common/cli/commands/source.py skip",
         "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",
+        "odf_ingest/prepare/debezium.py _TRUNCATED",  # what was truncated can be read again from its source only
+        "odf_ingest/sampling.py CHANGES",
         "odf_sync/http/authorization.py Authorizer._why",
         "odf_sync/http/ingest_routes.py IngestRoutes._require_size",
         "odf_sync/http/reads/read_routes.py NO_QUERIES",
@@ -127,6 +148,7 @@ ELSEWHERE: Final = frozenset(
     (
         "odf_common/adapters/kafka/topic_claims.py TopicsTaken.advice",
         "odf_common/adapters/repository_urls.py require_no_credentials",
+        "odf_common/cli/commands/logs.py NoLog.advice",
         "odf_common/adapters/socket_users.py ServerOfAnotherUser.advice",
         "odf_common/embedded/doctor_checks.py _home",
         "odf_common/embedded/doctor_checks.py _node",
@@ -139,6 +161,7 @@ ELSEWHERE: Final = frozenset(
         "odf_sync/transfer/privacy.py NotPrivateThere.advice",
         "odf_sync/transfer/push/push_errors.py AnotherVisibility.advice",
         "odf_sync/transfer/push/push_errors.py NoPlaceThere.advice",
+        "odf_verifier/replay.py _CHANGED",  # tested above, by the problem of the same query
         "odf_verifier/replay.py _REFUSED",
     )
 )
@@ -156,7 +179,7 @@ OPEN: Final = frozenset(
         "odf_common/errors.py Damaged.advice",
         "odf_common/service/tenancy.py TenancyChanged.advice",
         "odf_coordinator/api/responses.py _remedy_of",
-        "odf_coordinator/definitions/query_validation.py PreprocessProblems.problem",
+        "odf_coordinator/operations/query_problems.py QueryProblems.problem",
         "odf_coordinator/operations/rebuild_data.py EngineGone.__str__",
         "odf_coordinator/operations/rebuild_data.py InputsMissing.advice",
         "odf_coordinator/storage/availability.py CopyLost.__str__",

@@ -67,7 +67,7 @@ def problem(node: EmbeddedNode, name: str) -> tuple[str, str]:
     return row["problem"] or "", row["remedy"] or ""
 
 
-def upgrade(node: EmbeddedNode, words: str, code: int = 0) -> dict[str, Any]:
+def engine_upgrade(node: EmbeddedNode, words: str, code: int = 0) -> dict[str, Any]:
     rows = node.run(f"engine upgrade {words} --output json", code=code)
     return {row["dataset"]: row for row in rows}
 
@@ -122,7 +122,7 @@ def test_what_cannot_differ_continues_and_the_rest_is_paused(earlier: EmbeddedNo
 
 
 def test_an_upgrade_shows_what_differs_before_it_changes_anything(earlier: EmbeddedNode) -> None:
-    shown = upgrade(earlier, "--all --dry-run", code=1)
+    shown = engine_upgrade(earlier, "--all --dry-run", code=1)
 
     assert {name for name, row in shown.items() if row["differs"]} == {"fine"}
     assert CUT in shown["fine"]["differs"][0]
@@ -133,7 +133,7 @@ def test_an_upgrade_shows_what_differs_before_it_changes_anything(earlier: Embed
         **dict.fromkeys((*CONTINUE, RETRACTED, "fine"), "possible"),
         **dict.fromkeys(("fine.grouped", "lossy", "xml"), "refused"),
     }
-    assert upgrade(earlier, "fine --dry-run")["fine"]["state"] == "possible"
+    assert engine_upgrade(earlier, "fine --dry-run")["fine"]["state"] == "possible"
     said = earlier.fails("engine upgrade fine", code=2)
     assert "cut towards the past" in said
     assert "give --yes" in said
@@ -142,7 +142,7 @@ def test_an_upgrade_shows_what_differs_before_it_changes_anything(earlier: Embed
 def test_an_upgraded_dataset_continues_from_its_state(earlier: EmbeddedNode) -> None:
     (before,) = records(earlier, "fine")
 
-    assert upgrade(earlier, "fine --yes")["fine"]["state"] == "upgraded"
+    assert engine_upgrade(earlier, "fine --yes")["fine"]["state"] == "upgraded"
 
     earlier.run("pull fine fine.read")
     assert records(earlier, "fine") == [before + 1]
@@ -151,15 +151,15 @@ def test_an_upgraded_dataset_continues_from_its_state(earlier: EmbeddedNode) -> 
         "fine": ("not-checked", "results-changed"),
         "fine.read": ("valid",),
     }
-    assert upgrade(earlier, "fine --yes")["fine"]["state"] == "up-to-date"
+    assert engine_upgrade(earlier, "fine --yes")["fine"]["state"] == "up-to-date"
 
 
 def test_rows_that_would_be_retracted_otherwise_are_derived_again(earlier: EmbeddedNode) -> None:
-    row = upgrade(earlier, "fine.grouped --yes", code=1)["fine.grouped"]
+    row = engine_upgrade(earlier, "fine.grouped --yes", code=1)["fine.grouped"]
     assert row["state"] == "refused"
     assert "`odf engine upgrade fine.grouped --from-start`" in row["error"]
 
-    row = upgrade(earlier, "fine.grouped --from-start --yes")["fine.grouped"]
+    row = engine_upgrade(earlier, "fine.grouped --from-start --yes")["fine.grouped"]
     assert row["state"] == "derived-again"
 
     earlier.run("pull fine.grouped")
@@ -170,7 +170,7 @@ def test_rows_that_would_be_retracted_otherwise_are_derived_again(earlier: Embed
 def test_readers_of_what_is_derived_again_are_too(earlier: EmbeddedNode) -> None:
     counts = records(earlier, "fine", "fine.read")
 
-    assert upgrade(earlier, "fine --from-start --yes")["fine"]["state"] == "derived-again"
+    assert engine_upgrade(earlier, "fine --from-start --yes")["fine"]["state"] == "derived-again"
 
     earlier.run("pull fine fine.read")
     assert records(earlier, "fine", "fine.read") == counts
@@ -181,7 +181,7 @@ def test_readers_of_what_is_derived_again_are_too(earlier: EmbeddedNode) -> None
     ("name", "why", "query"), [("lossy", "loses decimal places", FEES), ("xml", "xpath_int", B)]
 )
 def test_a_query_that_is_refused_is_replaced(earlier: EmbeddedNode, name: str, why: str, query: str) -> None:
-    row = upgrade(earlier, f"{name} --yes", code=1)[name]
+    row = engine_upgrade(earlier, f"{name} --yes", code=1)[name]
     assert row["state"] == "refused"
     assert why in row["error"]
     assert f"`odf commit {name} FILE`" in row["error"]
@@ -193,11 +193,11 @@ def test_a_query_that_is_refused_is_replaced(earlier: EmbeddedNode, name: str, w
 
     earlier.run(f"pull {name}")
     assert problem(earlier, name) == ("", "")
-    assert upgrade(earlier, f"{name} --yes")[name]["state"] == "up-to-date"
+    assert engine_upgrade(earlier, f"{name} --yes")[name]["state"] == "up-to-date"
 
 
 def test_all_others_are_upgraded_at_once(earlier: EmbeddedNode) -> None:
-    done = upgrade(earlier, "--all --yes")
+    done = engine_upgrade(earlier, "--all --yes")
 
     assert {name for name, row in done.items() if row["state"] == "upgraded"} == {*CONTINUE, RETRACTED}
     earlier.run(

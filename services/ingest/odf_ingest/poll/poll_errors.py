@@ -107,7 +107,7 @@ class FileReplaced(Refused):
     def advice(self) -> str:
         return (
             "restore the file and put other records into a new one; or move it out of the folder of the source; or "
-            "accept it as read: `odf source skip`"
+            "accept it as read: `odf source skip DATASET`"
         )
 
 
