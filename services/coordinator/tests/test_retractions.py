@@ -108,3 +108,18 @@ def test_a_source_that_retracts_is_refused_for_a_root_that_windows_read(
     node.editor.commit_event("cities", second)  # it only appends
     node.editor.delete("counts")
     node.editor.commit_event("cities", retracting)
+
+
+def test_a_query_of_an_earlier_engine_is_not_derived_again_over_what_retracts(
+    node: Coordinator, root: str, windows: str
+) -> None:
+    node.engine.version = "one"
+    node.add(root, windows)
+    retracting = replace(source(node), merge=MergeStrategyUpsertStream(primary_key=("city",)))
+    node.creator.amend(node.find("cities"), (retracting,))
+    node.engine.version = "two"
+
+    (refused,) = node.upgrader.upgrade(["counts"], is_all=False, is_restarted=True, is_dry=False)
+    assert FINAL in refused.error
+    (upgraded,) = node.upgrader.upgrade(["counts"], is_all=False, is_restarted=False, is_dry=False)
+    assert upgraded.outcome == "upgraded"

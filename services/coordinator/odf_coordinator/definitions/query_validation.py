@@ -63,7 +63,7 @@ class Validation:
         self._datasets = datasets
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
-        self._retractions = Retractions(datasets=datasets, validate=self._validate)
+        self._retractions = Retractions(datasets=datasets, describe=self._describe)
         self._installed: dict[tuple[str, str | None], str | None] = {}  # by engine and version asked for
 
     def check(self, draft: Draft) -> Draft:
@@ -120,11 +120,11 @@ class Validation:
         with _at("transform"):
             is_new = past is None or past.transform != event
             try:
-                validated = self._validate(event, vocabulary, past, is_new=is_new)
+                validated = self._describe(event, vocabulary, _past(past, event), is_new=is_new)
             except InvalidQuery as error:
                 if is_new and past is not None:
-                    self._validate(
-                        event, vocabulary, None, is_new=True
+                    self._describe(
+                        event, vocabulary, is_new=True
                     )  # raises what is wrong with the query itself
                 raise self._with_way_back(error, past) from error
             require_inputs(validated.tables, [input_.alias or input_.dataset_ref for input_ in event.inputs])
@@ -142,19 +142,23 @@ class Validation:
                 raise self._with_way_back(error, past) from error
         return ValidTransform(event=event, schema=schema, can_retract=validated.can_retract)
 
-    def _validate(
-        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None, *, is_new: bool
+    def _describe(
+        self,
+        event: SetTransform,
+        vocabulary: DatasetVocabulary,
+        past: Past | None = None,
+        *,
+        is_new: bool = False,
     ) -> ValidatedQuery:
         """Return the engine's description of a transform; one that is not new may be of any version."""
         refs = {input_.alias or input_.dataset_ref: input_.dataset_ref for input_ in event.inputs}
         schemas, vocabularies = _columns(self._shapes(event))
-        before = past if is_new and schemas else None
         return self._engine.validate(
             event.transform if is_new else replace(event.transform, version=None),
             schemas,
             vocabularies,
             vocabulary,
-            _past(before, event),
+            past if is_new and schemas else None,
             is_new=is_new,
             retracting={name: why for name, ref in refs.items() if (why := self._retractions.why(ref))},
         )
@@ -164,16 +168,12 @@ class Validation:
 
         Raises `InvalidQuery` if the query is refused today, or if its state cannot be migrated, unless restarted.
         """
-        schemas, vocabularies = _columns(self._shapes(event))
+        unpinned = replace(event, transform=replace(event.transform, version=None))
+        past = Past(transform=event.transform, is_restarted=is_restarted)
         with _at("transform"):
-            validated = self._engine.validate(
-                replace(event.transform, version=None),
-                schemas,
-                vocabularies,
-                state.vocabulary,
-                Past(transform=event.transform, is_restarted=is_restarted),
-                is_new=True,
-            )
+            validated = self._describe(unpinned, state.vocabulary, past, is_new=True)
+            if is_restarted and validated.retraction_refusal:
+                raise InvalidQuery(text=validated.retraction_refusal)
         upgraded = replace(event, transform=replace(event.transform, version=validated.version))
         return ValidTransform(event=upgraded, schema=None, changes=validated.changes)
 

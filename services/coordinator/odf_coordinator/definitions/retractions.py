@@ -4,11 +4,10 @@ Rows that wait for the watermark are final, so they are computed from inputs tha
 is not known here, such as sources of a chain's first blocks, is left to the engine, which refuses the retraction.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final
 
-from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidQuery, NotFound
 from odf_common.identity.did import DatasetId
@@ -33,22 +32,17 @@ MAX_BLOCKS: Final = 10_000  # read to find sources that were replaced or disable
 _DERIVED: Final = "has rows that are corrected or retracted later"
 
 
-class Validate(Protocol):
-    """Asks the engine about a transform over inputs as they are known now."""
-
-    def __call__(
-        self, event: SetTransform, vocabulary: DatasetVocabulary, past: ChainState | None, *, is_new: bool
-    ) -> ValidatedQuery:
-        """Return the engine's description of a transform."""
+Describe = Callable[[SetTransform, DatasetVocabulary], ValidatedQuery]
+"""Returns the engine's description of a chain's transform, over inputs as they are known now."""
 
 
 class Retractions:
     """Why records of datasets may be retracted, in the catalog and in drafts that are checked before."""
 
-    def __init__(self, *, datasets: Datasets, validate: Validate) -> None:
+    def __init__(self, *, datasets: Datasets, describe: Describe) -> None:
         """Know nothing yet: datasets are read when they are asked about."""
         self._datasets = datasets
-        self._validate = validate
+        self._describe = describe
         self._reasons: dict[DatasetId, str] = {}
 
     def why(self, ref: str) -> str:
@@ -107,7 +101,7 @@ class Retractions:
         """Return what the engine says about a derivative; None for a query of another engine, or one refused today."""
         assert handle.state.transform is not None
         try:
-            return self._validate(handle.state.transform, handle.state.vocabulary, handle.state, is_new=False)
+            return self._describe(handle.state.transform, handle.state.vocabulary)
         except (InvalidQuery, EngineNotAvailable, NotFound):
             return None
 
