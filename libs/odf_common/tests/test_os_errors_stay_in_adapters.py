@@ -11,6 +11,7 @@ OS_ERRORS = {
 } - {TimeoutError.__name__}  # of futures
 # Files and sockets that are not a dataset's.
 OTHER = {
+    "odf_coordinator/transforms/held_records.py": "a cache of counts, which each step writes again",
     "odf_coordinator/views/app.py": "the broker's socket",
     "odf_ingest/prepare/preprocess.py": "Arrow's reading of the engine's output",
     "odf_ingest/accept/receipts.py": "ingest's own receipts",

@@ -108,7 +108,7 @@ class Process:
     def staged(self, name: str, *rows: str) -> Path:
         """Return a file as the client has it."""
         file = self.home.parent / f"{self.home.name}-{name}"
-        file.write_text("\n".join(rows))
+        file.write_text("\n".join((*rows, "")))
         return file
 
     def file(self, key: str, *rows: str) -> None:
@@ -398,7 +398,7 @@ def test_a_poll_of_files(world: World) -> None:
 
     def poll(name: str, *rows: str) -> Act:
         def act(process: Process) -> None:
-            (folder / name).write_text("\n".join(rows))
+            (folder / name).write_text("\n".join((*rows, "")))
             process.poll()
 
         return act
@@ -420,7 +420,7 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
         def act(process: Process) -> None:
             settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
             save_settings(process.blobs, DATASET, "default", settings)
-            (folder / name).write_text("\n".join(rows))
+            (folder / name).write_text("\n".join((*rows, "")))
             process.poll()
 
         return act
@@ -463,7 +463,7 @@ def test_a_retry_of_rejected_rows(world: World) -> None:
 
     def before(process: Process) -> None:
         save_settings(process.blobs, DATASET, "default", SourceSettings(bad_records=BadRecords.DEAD_LETTER))
-        (folder / "1.json").write_text("\n".join((*FIRST, "no JSON")))
+        (folder / "1.json").write_text("\n".join((*FIRST, "no JSON", "")))
         process.poll()
 
     def retry(process: Process) -> None:

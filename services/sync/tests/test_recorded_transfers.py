@@ -132,7 +132,7 @@ def test_our_client_requests_a_hidden_dataset_once(tmp_path: Path, case: str) ->
         node.pull(f"{scheme}{base}/{alias}", alias)
 
     assert (script.faults, script.asked) == ([], script.recorded)
-    assert raised.value.what == f"{base}/{alias}/refs/head"
+    assert raised.value.what == f"dataset {base}/{alias}"
     assert list(node.catalog.entries()) == []
 
 

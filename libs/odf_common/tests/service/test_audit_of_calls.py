@@ -59,6 +59,7 @@ CHANGES: Final = {
     *("Access.AddAccount", "Access.SetPassword", "Access.RemoveAccount", "Access.CreateToken"),
     *("Access.RevokeToken", "Access.ChangeAccess", "Access.LogIn", "Access.LogOut"),
     *("Coordinator.Add", "Coordinator.Pull", "Coordinator.Rename", "Coordinator.Delete", "Coordinator.Reset"),
+    "Coordinator.UpgradeEngine",
     *("Coordinator.DropData", "Coordinator.CommitEvent", "Coordinator.SetRef", "Coordinator.DeleteRef"),
     "Coordinator.FastForward",
     *(

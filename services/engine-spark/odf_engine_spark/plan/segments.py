@@ -163,7 +163,7 @@ class Segment:
             complete = np.asarray(records.column(COMPLETE))
             # With LATE, records are kept for that much longer; the maximum keeps NEVER from wrapping around.
             is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
-            step.new[self.place(name)] = records.filter(pa.array(is_needed)).combine_chunks()
+            step.new[self.place(name)] = _stored(records.filter(pa.array(is_needed)))
             fed[name] = records.filter(pa.array(complete <= now))
             self._report_held(name, complete, now, step.progress)
         return fed
@@ -209,6 +209,12 @@ class Segment:
         if retention == rule.size - 1 and not rule.unit:  # one window: needed until it ends
             return last_ends(complete - 1, rule) > now
         return complete > now - int(retention)
+
+
+def _stored(records: pa.Table) -> pa.Table:
+    """Return records as the state has them: with `UNTIL`, so that blocks of earlier releases replay to equal bytes."""
+    never = pa.array(np.full(len(records), ALWAYS))
+    return records.append_column(UNTIL, never).combine_chunks()
 
 
 def _as_they_came(table: pa.Table) -> pa.Table:

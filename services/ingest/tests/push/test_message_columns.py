@@ -335,7 +335,9 @@ def test_settings_are_written_as_they_are_read() -> None:
 class Undecodable:
     """A decoder that can decode nothing; tombstones are unaffected."""
 
-    def decode(self, values: Sequence[bytes | None]) -> tuple[MessageBuffer, dict[int, str]]:
+    def decode(
+        self, values: Sequence[bytes | None], *, use: object = None
+    ) -> tuple[MessageBuffer, dict[int, str]]:
         """Return no value, and why."""
         faults = {place: "schema 7: is broken" for place, value in enumerate(values) if value is not None}
         return MessageBuffer.of([None] * len(values)), faults
