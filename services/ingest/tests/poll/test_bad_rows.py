@@ -132,7 +132,7 @@ def rejecting(bench: Any, **more: Any) -> Any:
         (
             ReadStepJson(ddl_schema=DDL, sub_path="a.b"),
             '{"a":{"b":[{"id":1},\n{"day":\n"2024-01-05"},{"id":3}]}}',
-            '{"a":{"b":{"day": "2024-01-05"}}}',
+            '{"a":{"b":{"day":\n"2024-01-05"}}}',
             "line 2, record 2: column id: is null; a value of BIGINT is required",
         ),
         (

@@ -30,12 +30,23 @@ def test_records_with_more_columns_than_are_inferred_are_refused_with_the_way_ou
     bench = make_bench(None, ReadStepNdJson())
     commit(bench, a_batch({0: [record("a", "b"), record("c")]}))
     with pytest.raises(
-        InvalidInput, match=r"have 8 columns and fields, and at most 7 .*declare those to keep"
+        InvalidInput,
+        match=r"have 8 columns and fields, and at most 7 .*declare those to keep.* as STRING to keep its text",
     ):
         commit(bench, a_batch({0: [record("a"), record("d", "e")]}, start={0: 2}))
     assert len(bench.rows()) == 2, "nothing of the batch is committed"
     commit(bench, a_batch({0: [record("a"), record("d")]}, start={0: 2}))
     assert [row["by"] for row in bench.rows()][-1]["d"] == 2
+
+
+def test_an_object_with_endless_keys_is_kept_as_text_if_it_is_declared_so(make_bench: Any) -> None:
+    columns = ["id BIGINT", "by STRING"]
+    bench = make_bench(None, ReadStepNdJson(ddl_schema=tuple(columns)))
+    for start, keys in enumerate(("abcdefgh", "ijklmnop")):
+        commit(bench, a_batch({0: [record(*keys)]}, start={0: start}))
+    assert [json.loads(row["by"]) for row in bench.rows()] == [
+        dict.fromkeys(keys, 2) for keys in ("abcdefgh", "ijklmnop")
+    ]
 
 
 def test_a_dataset_that_has_more_columns_continues_with_them() -> None:

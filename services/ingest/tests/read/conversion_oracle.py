@@ -194,7 +194,7 @@ def expected(value: Value, target: pa.DataType, *, refuses_finer: bool = False) 
 
 
 def _text(value: Value) -> Any:
-    if value.kind in {ValueKind.TEXT, ValueKind.STRING}:
+    if value.kind in {ValueKind.TEXT, ValueKind.STRING, ValueKind.ARRAY, ValueKind.OBJECT}:
         return value.meaning
     if value.kind is ValueKind.INTEGER:
         return str(value.raw)

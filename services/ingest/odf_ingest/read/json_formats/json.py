@@ -26,6 +26,7 @@ from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
     misfits,
+    one_line,
     parse_inferred,
     parse_objects,
     read_records_by_name,
@@ -50,14 +51,16 @@ def _file(step: ReadStepJson, file: Path, schema: pa.Schema | None) -> pa.Table:
 
 @read_batch.register(ReadStepJson)
 def _batch(step: ReadStepJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    lines, places = _placed(step, value)
-    if not lines:
+    formats = TimeFormats.of(step)
+    records, places = _placed(step, value)
+    if not records:
         return (schema or pa.schema([])).empty_table()
-    column_schema = columns_of_batch(lines, None, TimeFormats.of(step)) if schema is None else schema
+    lines = [one_line(record, schema, formats) for record in records]
+    column_schema = columns_of_batch(lines, None, formats) if schema is None else schema
     try:
-        return parse_objects(lines, column_schema, TimeFormats.of(step))
+        return parse_objects(lines, column_schema, formats)
     except InvalidInput:
-        return read_records_by_name(lines, places, column_schema, TimeFormats.of(step))
+        return read_records_by_name(lines, places, column_schema, formats)
 
 
 @split_file.register(ReadStepJson)
@@ -80,34 +83,36 @@ def _suspects(
 
 @infer_records.register(ReadStepJson)
 def _infer(step: ReadStepJson, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
-    lines = []
+    formats, lines = TimeFormats.of(step), []
     for value in values:
         try:
-            lines.append(_one(step, value))
+            lines.append(one_line(_one(step, value), None, formats))
         except InvalidInput:
             # It will be rejected when it is read.
             continue
-    return inferred_columns(lines, base, TimeFormats.of(step))
+    return inferred_columns(lines, base, formats)
 
 
 @infer_batch.register(ReadStepJson)
 def _infer_batch(step: ReadStepJson, value: bytes, base: pa.Schema | None) -> pa.Schema:
-    return columns_of_batch(_placed(step, value)[0], base, TimeFormats.of(step))
+    formats = TimeFormats.of(step)
+    lines = [one_line(record, None, formats) for record in _placed(step, value)[0]]
+    return columns_of_batch(lines, base, formats)
 
 
 def _one(step: ReadStepJson, value: bytes) -> bytes:
-    """Return the only record of a message, on one line; raises `InvalidInput`."""
+    """Return the only record of a message; raises `InvalidInput`."""
     text = to_utf8(value, step.encoding)
     if step.sub_path is None and text.startswith(b"{"):
         return text
-    table, _ = _placed(step, value)
-    if len(table) != 1:
-        raise InvalidInput(text=f"has {len(table)} records instead of one")
-    return table[0]
+    records, _ = _placed(step, value)
+    if len(records) != 1:
+        raise InvalidInput(text=f"has {len(records)} records instead of one")
+    return records[0]
 
 
 def _placed(step: ReadStepJson, value: bytes) -> tuple[list[bytes], list[str]]:
-    """Return each object of the array on its own line, exactly as written, and its place in the document."""
+    """Return each object of the array, exactly as written, and its place in the document."""
     raw = to_utf8(value, step.encoding)
     require_utf8(raw)
     text = raw.decode()
@@ -117,8 +122,7 @@ def _placed(step: ReadStepJson, value: bytes) -> tuple[list[bytes], list[str]]:
         line += text.count("\n", position, start)
         position = start
         places.append(f"line {line}, record {number}")
-        # Newlines occur only in white space: JSON strings cannot contain them.
-        records.append(record.replace("\n", " ").encode())
+        records.append(record.encode())
     return records, places
 
 

@@ -6,7 +6,7 @@ for an integer) are rewritten; values that do not fit are refused with column, v
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
@@ -23,8 +23,8 @@ _KINDS: Final[Mapping[type[object], ValueKind]] = {
     bool: ValueKind.BOOLEAN,
     Quoted: ValueKind.NUMBER,
     str: ValueKind.STRING,
-    list: ValueKind.LIST,
-    dict: ValueKind.STRUCT,
+    list: ValueKind.ARRAY,
+    dict: ValueKind.OBJECT,
 }
 """Kinds of decoded values, that of a subclass before that of its base."""
 NO_COLUMN_TEXT: Final = (
@@ -133,6 +133,17 @@ def rewritten(text: bytes, schema: pa.Schema, *, is_epoch: bool = False) -> byte
         raise InvalidInput(text=f"has half a surrogate pair: {shown(error.object)}") from error
 
 
+def with_text_of_containers(text: bytes, columns: Iterable[pa.Field]) -> bytes:
+    """Return the object with objects and arrays in columns of STRING as strings of their text, at any depth.
+
+    Text that is not such JSON is returned as it is: whatever parses it says what is wrong.
+    """
+    try:
+        return Document(text.decode()).with_text_of_containers(columns).encode()
+    except (ValueError, RecursionError, InvalidInput):
+        return text
+
+
 def require_known(members: dict[str, object], schema: pa.Schema) -> None:
     """Raise `InvalidInput` unless the object has one of the columns."""
     if len(schema) == 0:
@@ -156,7 +167,10 @@ def _value(value: object, target: pa.DataType, where: str, *, is_epoch: bool) ->
         return "null"
     source, declared = _kind_of(value), kind_of(target)
     is_since_1970 = source is ValueKind.NUMBER and declared is ValueKind.TIMESTAMP
-    if not TABLE[source, declared].accepts or (is_since_1970 and not is_epoch):
+    # Those that are kept as text are strings by now.
+    is_container_as_text = declared is ValueKind.TEXT and source in {ValueKind.ARRAY, ValueKind.OBJECT}
+    is_accepted = TABLE[source, declared].accepts and not is_container_as_text
+    if not is_accepted or (is_since_1970 and not is_epoch):
         raise _misfit(value, target, where)
     if isinstance(value, dict):
         parts = [inner for inner in target.fields if inner.name in value]
@@ -277,6 +291,47 @@ class Document:
             else:
                 self._value()
         return members.get("type"), records
+
+    def with_text_of_containers(self, columns: Iterable[pa.Field]) -> str:
+        """Return the document with objects and arrays in columns of STRING as strings of their text."""
+        changes: list[PositionedText] = []
+        self._keep_members(columns, changes)
+        pieces, end = [], 0
+        for start, kept in changes:
+            pieces += [self._text[end:start], json.dumps(kept, ensure_ascii=False)]
+            end = start + len(kept)
+        return "".join([*pieces, self._text[end:]])
+
+    def _keep_members(self, columns: Iterable[pa.Field], changes: list[PositionedText]) -> None:
+        types = {column.name: column.type for column in columns}
+        self._expect("{")
+        is_first = True
+        while not self._takes("}"):
+            if not is_first:
+                self._expect(",")
+            is_first = False
+            self._keep_value(types.get(self._name()), changes)
+
+    def _keep_elements(self, type_: pa.DataType, changes: list[PositionedText]) -> None:
+        self._expect("[")
+        is_first = True
+        while not self._takes("]"):
+            if not is_first:
+                self._expect(",")
+            is_first = False
+            self._keep_value(type_, changes)
+
+    def _keep_value(self, type_: pa.DataType | None, changes: list[PositionedText]) -> None:
+        """Read a value; objects and arrays in it that are kept as text are added to `changes`."""
+        start, char = self._position, self._text[self._position : self._position + 1]
+        if type_ is not None and char == "{" and kind.is_struct(type_):
+            self._keep_members(type_.fields, changes)
+        elif type_ is not None and char == "[" and kind_of(type_) is ValueKind.LIST:
+            self._keep_elements(type_.value_type, changes)
+        else:
+            text = self._value()
+            if type_ is not None and char in {"{", "["} and kind_of(type_) is ValueKind.TEXT:
+                changes.append((start, text))
 
     def _records(self, path: Sequence[str]) -> list[PositionedText]:
         if path:

@@ -29,6 +29,7 @@ from odf_ingest.read.json_formats.json_exact import (
     require_known,
     rewritten,
     with_plain_numbers,
+    with_text_of_containers,
 )
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible
@@ -38,6 +39,7 @@ from odf_ingest.read.types.numbers import has_wide_decimals
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 _NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
+_NESTED: Final = re.compile(rb":[ \t\r]*+[{\[]")  # also matches inside strings
 PARSE_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cache
 
 
@@ -46,7 +48,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
 
     A record has at least one of the columns. Batches are parsed in parallel, each by one thread.
     """
-    lines = as_lines(values)
+    lines = as_lines(values, schema, formats)
     schema = columns_of_batch(values, None, formats) if schema is None else schema
     try:
         table = _parsed(lines.text, schema, formats, threads=False)
@@ -145,11 +147,11 @@ def columns_of_batch(values: Sequence[bytes], base: pa.Schema | None, formats: T
     return inferred_columns(values, base, formats)
 
 
-def as_lines(values: Sequence[bytes]) -> MessageBuffer:
+def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> MessageBuffer:
     """Return the values with each object on its own line; raises `InvalidInput` if one is not an object."""
     lines = MessageBuffer.of(values)
     if not _is_one_each(lines):
-        lines = MessageBuffer.of([_one_line(value) for value in values])
+        lines = MessageBuffer.of([_one_line(value, schema, formats) for value in values])
         if not _is_one_each(lines):
             raise InvalidInput(text="expected one JSON object")
     require_utf8(lines.text)
@@ -169,17 +171,28 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
     try:
         table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
     except InvalidInput as error:
-        plain = with_plain_numbers(text)
-        if plain is None and (formats.timestamp is not None or "timestamp" not in str(error)):
+        kept = _with_kept_text(text, schema, formats)
+        plain = with_plain_numbers(kept or text)
+        is_same = kept is None and plain is None
+        if is_same and (formats.timestamp is not None or "timestamp" not in str(error)):
             raise
         # Numbers of an epoch format were not rewritten as strings, so they are not parsed as such.
         lenient = parsed_schema(schema, formats, is_lenient=epoch_digits(formats.timestamp) is None)
-        table = converted(_parse(plain or text, lenient, threads=threads), schema, formats)
+        table = converted(_parse(plain or kept or text, lenient, threads=threads), schema, formats)
     _require_finite(table)
     return table
 
 
+def _with_kept_text(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes | None:
+    """Return lines in which what is kept as text is a string; None if nothing is."""
+    if not formats.keeps_text or _NESTED.search(text) is None:
+        return None
+    kept = b"\n".join(with_text_of_containers(line, schema) for line in lines_of(text)[0])
+    return None if kept == text else kept
+
+
 def _rewritten(line: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
+    line = with_text_of_containers(line, schema) if formats.keeps_text else line
     return rewritten(line, schema, is_epoch=epoch_digits(formats.timestamp) is not None)
 
 
@@ -268,14 +281,21 @@ def _is_one_each(values: MessageBuffer) -> bool:
     return is_bounded and b"\0" not in text
 
 
-def _one_line(value: bytes) -> bytes:
-    """Return an object that spans several lines as one line."""
+def _one_line(value: bytes, schema: pa.Schema | None, formats: TimeFormats) -> bytes:
     value = value.removeprefix(BOM).strip(b" \t\r\n")
-    if b"\n" not in value:
-        return value
-    decode_object(value)
+    if b"\n" in value:
+        decode_object(value)
+    return one_line(value, schema, formats)
+
+
+def one_line(record: bytes, schema: pa.Schema | None, formats: TimeFormats) -> bytes:
+    """Return an object that spans several lines as one line; text that is kept has its newlines."""
+    if b"\n" not in record:
+        return record
+    if schema is not None and formats.keeps_text:
+        record = with_text_of_containers(record, schema)
     # JSON strings cannot contain newlines, so these are white space.
-    return value.replace(b"\n", b" ")
+    return record.replace(b"\n", b" ")
 
 
 def _parse(

@@ -240,10 +240,13 @@ _TO_DECIMAL: Final = "the same digits, if the type has them; zeros at the end do
 _FINER: Final = "a finer fraction is cut towards the past"
 _CUT: Final = f"the same time; {_FINER}"
 _DIGITS: Final = "write a number of up to these digits, or declare more"
+_BY_NAME: Final = "the declared fields by name, by this table"
 _DECLARE: Final[Mapping[ValueKind, str]] = {
     ValueKind.TEXT: "STRING",
     ValueKind.STRING: "STRING",
     ValueKind.NUMBER: "BIGINT, DECIMAL or DOUBLE",
+    ValueKind.ARRAY: "ARRAY<…>",
+    ValueKind.OBJECT: "STRUCT<…>",
     ValueKind.INTEGER: "BIGINT",
     ValueKind.FLOAT: "DOUBLE",
     ValueKind.LIST: "ARRAY<…>",
@@ -262,7 +265,7 @@ def _accepting_rules() -> Mapping[tuple[ValueKind, ValueKind], Rule]:
         rules |= {(text, declared): rule for declared, rule in _of_strings().items()}
     rules |= {(ValueKind.TEXT, declared): rule for declared, rule in _of_untyped_text().items()}
     rules |= {(ValueKind.NUMBER, declared): rule for declared, rule in _of_json_numbers().items()}
-    rules |= _of_typed_numbers() | _of_typed_times() | _of_other_types()
+    rules |= _of_json_containers() | _of_typed_numbers() | _of_typed_times() | _of_other_types()
     return rules
 
 
@@ -336,6 +339,18 @@ def _of_json_numbers() -> Mapping[ValueKind, Rule]:
     }
 
 
+def _of_json_containers() -> dict[tuple[ValueKind, ValueKind], Rule]:
+    """Return the rules of objects and arrays, which `json_exact` obeys likewise."""
+    text = "its own text, every byte as in the source, unless the column is inferred"
+    or_text = "or, for a source of Json or NdJson, STRING to keep its text"
+    return {
+        (ValueKind.ARRAY, ValueKind.TEXT): _rule(text, _refuse, f"declare ARRAY<…>, {or_text}"),
+        (ValueKind.OBJECT, ValueKind.TEXT): _rule(text, _refuse, f"declare STRUCT<…>, {or_text}"),
+        (ValueKind.ARRAY, ValueKind.LIST): _rule("the elements by this table", _refuse, _WIDER),
+        (ValueKind.OBJECT, ValueKind.STRUCT): _rule(_BY_NAME, _refuse, _WIDER),
+    }
+
+
 def _of_typed_numbers() -> dict[tuple[ValueKind, ValueKind], Rule]:
     integer, floating, decimal = _NUMBERS
     shortest = "its shortest decimal digits, if the type has them: 19.99 for DECIMAL(10, 2), and not 0.125"
@@ -392,9 +407,7 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
         (ValueKind.LIST, ValueKind.LIST): _rule(
             "the elements by this table; a map is a list of structs of key and value", _refuse, _WIDER
         ),
-        (ValueKind.STRUCT, ValueKind.STRUCT): _rule(
-            "the declared fields by name, by this table", _refuse, _WIDER
-        ),
+        (ValueKind.STRUCT, ValueKind.STRUCT): _rule(_BY_NAME, _refuse, _WIDER),
     }
 
 

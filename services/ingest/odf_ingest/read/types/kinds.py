@@ -20,6 +20,8 @@ class ValueKind(StrEnum):
     TEXT = "text"  # also the declared STRING
     STRING = "JSON string"
     NUMBER = "JSON number"
+    ARRAY = "JSON array"
+    OBJECT = "JSON object"
     BOOLEAN = "boolean"
     INTEGER = "integer"
     FLOAT = "floating-point number"
@@ -48,18 +50,20 @@ DECLARED: Final[Mapping[ValueKind, str]] = {
     ValueKind.LIST: "ARRAY",
     ValueKind.STRUCT: "STRUCT",
 }
-_JSON: Final = (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN, ValueKind.LIST, ValueKind.STRUCT)
+_JSON: Final = (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN, ValueKind.ARRAY, ValueKind.OBJECT)
+# Written as JSON by the node: no text of theirs is in the source.
+_REWRITTEN: Final = (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN, ValueKind.LIST, ValueKind.STRUCT)
 _TYPED: Final = (ValueKind.TEXT, *(declared for declared in DECLARED if declared is not ValueKind.TEXT))
 FORMATS: Final[Mapping[str, tuple[ValueKind, ...]]] = {
     "csv": (ValueKind.TEXT,),
     "keys and headers of messages": (ValueKind.TEXT,),
     "json": _JSON,
     "ndjson": _JSON,
-    "geojson": _JSON,
-    "ndgeojson": _JSON,
+    "geojson": _REWRITTEN,
+    "ndgeojson": _REWRITTEN,
     "esrishapefile": (ValueKind.STRING, ValueKind.NUMBER, ValueKind.BOOLEAN),
-    "avro": _JSON,
-    "protobuf": _JSON,
+    "avro": _REWRITTEN,
+    "protobuf": _REWRITTEN,
     "parquet": _TYPED,
     "arrow": _TYPED,
 }
@@ -91,6 +95,8 @@ class TimeFormats:
     date: str | None = None
     has_base64: bool = False
     """Whether columns of bytes are base64; otherwise they are the bytes of the text."""
+    keeps_text: bool = False
+    """Whether a JSON object or array in a column of STRING is kept as its text; otherwise it is refused."""
     strings: ValueKind = ValueKind.STRING
     """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
 
@@ -101,6 +107,8 @@ class TimeFormats:
             timestamp=named_format(step.timestamp_format),
             date=named_format(step.date_format),
             has_base64=isinstance(step, DecodedJson),
+            # In an inferred column of STRING it is another kind of value than before.
+            keeps_text=not isinstance(step, DecodedJson) and bool(step.ddl_schema or step.schema),
             strings=ValueKind.TEXT if isinstance(step, ReadStepCsv) else ValueKind.STRING,
         )
 

@@ -27,7 +27,8 @@ def continued(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
     if count > MAX_INFERRED_COLUMNS and count > _count(before.values()):
         raise InvalidInput(
             text=f"the records have {count} columns and fields, and at most {MAX_INFERRED_COLUMNS} are inferred, since "
-            "keys that are values would never end; declare those to keep in `schema`: other keys are left out"
+            "keys that are values would never end; declare those to keep in `schema`: other keys are left out. "
+            "Declare the column of an object of Json or NdJson as STRING to keep its text"
         )
     return pa.schema(columns)
 
