@@ -176,7 +176,7 @@ def _parts(
             keys=keys,
             rollback=rollback,
             rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),
-            waiting=Waiting(datasets=datasets, schemas=schemas),
+            waiting=Waiting(datasets=datasets, schemas=schemas, latest_time=creator.committer.latest_time),
         ),
         scheduler=scheduler,
         dropper=DataDropper(datasets=datasets, committer=creator.committer, engine=creator.engine),

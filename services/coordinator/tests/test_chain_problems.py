@@ -16,7 +16,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.metadata.events import KnownEvent, SetInfo, SetVocab
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import DatasetUnknown, ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog import chain_problems
@@ -60,7 +60,8 @@ def test_a_head_from_the_future_is_named_with_the_block_to_go_back_to(
     summary = listed(node, name)
     assert summary.problem.startswith("nothing can be committed: its last block is from the future, 20")
     assert summary.remedy.startswith("if the clock of this machine is wrong, set it")
-    assert f"`odf reset {name} {good.head}`" in summary.remedy
+    force = " --force" if name == "cities" else ""  # cities.copy may have read it
+    assert f"`odf reset {name} {good.head}{force}`" in summary.remedy
     with pytest.raises(ClockBehind, match="the last block is from"):
         node.editor.commit_event(name, SetInfo(description="x"))
 
@@ -93,6 +94,10 @@ def test_a_dataset_that_is_from_the_future_as_a_whole_can_only_be_deleted(
 ) -> None:
     monkeypatch.setattr(node.committer, "latest_time", lambda: Timestamp(0))
     assert "`odf delete cities`: all of its blocks" in listed(node, "cities").remedy
+    node.editor.delete("cities.copy")
+    node.editor.delete("cities")
+    with pytest.raises(DatasetUnknown):
+        node.find("cities")
 
 
 def test_columns_that_were_renamed_after_data_are_named_with_the_block_to_go_back_to(
@@ -105,7 +110,7 @@ def test_columns_that_were_renamed_after_data_are_named_with_the_block_to_go_bac
     assert (
         summary.problem == "its system columns were renamed after records were written, which no longer fit"
     )
-    assert summary.remedy.startswith(f"`odf reset cities {cities.state.head}` drops the blocks")
+    assert summary.remedy.startswith(f"`odf reset cities {cities.state.head} --force` drops the blocks")
 
     node.editor.reset("cities", cities.state.head)
     assert not listed(node, "cities").problem
@@ -124,7 +129,8 @@ def test_a_watermark_in_the_future_is_named_once_records_follow_with_the_block_t
     node.push("cities", "Rome", minute=1)
     summary = listed(node, "cities")
     assert summary.problem.startswith(f"its watermark is in the future, {far} since block ")
-    assert f"`odf reset cities {good.head}`" in summary.remedy
+    assert f"`odf reset cities {good.head} --force`" in summary.remedy
+    assert "`odf pull --reset-derivatives cities`" in summary.remedy
     assert summary.remedy.startswith(
         "if such times are meant, as in forecasts: `odf source set cities maxFuture=none`, "
     )
@@ -141,6 +147,19 @@ def test_a_watermark_in_the_future_is_named_once_records_follow_with_the_block_t
 
     node.editor.reset("cities", good.head, is_forced=True)
     node.push("cities", "Rome", minute=1)
+    assert not listed(node, "cities").problem
+
+
+def test_a_dataset_without_derivatives_goes_back_without_force(node: Coordinator, root: str) -> None:
+    node.add(root)
+    good = node.push("cities", "Oslo").state
+    far = Timestamp(good.system_time.ns + 3 * DAY_NS)
+    add(node, good, add_data_event(good, new_data=None, watermark=far, source_state=good.last_source_state))
+    node.push("cities", "Rome", minute=1)
+    remedy = listed(node, "cities").remedy
+    assert f"`odf reset cities {good.head}` drops" in remedy
+    assert "derivatives" not in remedy
+    node.editor.reset("cities", good.head)
     assert not listed(node, "cities").problem
 
 

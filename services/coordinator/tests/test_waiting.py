@@ -4,6 +4,7 @@ import yaml
 from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import Manifest, derivative, root
 
+from odf_common.chain.add_data import add_data_event
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.operations.waiting import Wait
@@ -71,3 +72,26 @@ def test_an_input_whose_columns_are_unknown_is_named(node: Coordinator) -> None:
             "it waits for the first record of towns, whose columns are not known before"
         )
         assert wait.remedy == "publish a record to towns"
+
+
+def test_records_that_wait_for_a_time_in_the_future_name_the_way_back(node: Coordinator) -> None:
+    node_with(node, root("cities", COLUMNS), root("towns", COLUMNS), BOTH)
+    node.push("towns", "Ely", minute=5)
+    node.work()
+    good = node.find("cities").state
+    far = Timestamp.parse("2099-01-01T00:00:00Z")
+    node.engine.progress = [EngineProgress(held=1, held_until=far.ms, held_by="a join")]
+    event = add_data_event(good, new_data=None, watermark=far, source_state=good.last_source_state)
+    node.creator.amend(node.find("cities"), (event,))
+    node.work()
+
+    wait = wait_of(node, "both")
+
+    assert wait is not None
+    assert "--set-watermark" not in wait.remedy
+    assert wait.remedy.startswith(
+        "2099-01-01T00:00:00Z is in the future: if cities has such times by intention"
+    )
+    assert f"`odf reset cities {good.head} --force`" in wait.remedy
+    node.editor.reset("cities", good.head, is_forced=True)
+    assert node.find("cities").state.watermark == good.watermark

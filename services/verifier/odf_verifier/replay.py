@@ -57,11 +57,12 @@ _MAX_FAILURES: Final = (
 _CONTINUES: Final = _NOT_COMPARED | {Damage.REPLAY_MISMATCH}
 _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
-    "can reset it to before the query with `odf reset`, and set another one with `odf commit`"
+    "can reset it to the BLOCK before the query, which `odf log {name}` shows, with `odf reset {name} BLOCK`, and set "
+    "another one with `odf commit {name} FILE`"
 )
 _CHANGED: Final = (
     "not checked, like later blocks of the same query: {why}; a node with {engine} checks them, and "
-    "`odf engine upgrade` with --from-start derives them again"
+    "`odf engine upgrade {name} --from-start` derives them again"
 )
 _NOT_MIGRATED: Final = "not checked: the engine refuses to migrate the query before: {why}"
 _FAILED: Final = (
@@ -176,7 +177,7 @@ class Replay:
                     stored, alias=self._target.name, scratch=scratch, on_progress=_time_limit(self._seconds)
                 )
             except (EngineNotAvailable, QueryTooSlow, InvalidInput, InternalError) as error:
-                return problem(*_without_result(stored, error))
+                return problem(*_without_result(stored, error, split_ref(self._target.name)[0]))
             except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:
@@ -198,14 +199,16 @@ class Replay:
 
 
 def _without_result(
-    stored: StoredTransform, error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError
+    stored: StoredTransform,
+    error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError,
+    name: str,
 ) -> tuple[Damage, str]:
-    """Return the kind and text of the problem with a transform that the engine has not completed."""
+    """Return the kind and text of the problem with a transform of a dataset that the engine has not completed."""
     query = stored.state.transform
     engine = "" if query is None else f"{query.transform.engine} {query.transform.version or ''}".strip()
     match error:
         case ResultsChanged():
-            return Damage.RESULTS_CHANGED, _CHANGED.format(why=error, engine=engine)
+            return Damage.RESULTS_CHANGED, _CHANGED.format(why=error, engine=engine, name=name)
         case EngineNotAvailable():
             return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}"
         case QueryTooSlow():
@@ -216,7 +219,7 @@ def _without_result(
             return Damage.REPLAY_FAILED, _FAILED.format(why=error, engine=engine)
         case InvalidQuery():
             text = _REFUSED if stored.migrated is None else _NOT_MIGRATED
-            return Damage.REPLAY_REFUSED, text.format(why=error)
+            return Damage.REPLAY_REFUSED, text.format(why=error, name=name)
         case _:
             return Damage.REPLAY_FAILED, _NO_ANSWER.format(why=error)
 

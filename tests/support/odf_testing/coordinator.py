@@ -230,7 +230,9 @@ class Coordinator:
             keys=self.keys,
             rollback=rollback,
             rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),
-            waiting=Waiting(datasets=self.datasets, schemas=self.first_schemas),
+            waiting=Waiting(
+                datasets=self.datasets, schemas=self.first_schemas, latest_time=self.committer.latest_time
+            ),
         )
 
     @property

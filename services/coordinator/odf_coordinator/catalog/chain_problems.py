@@ -46,8 +46,8 @@ def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp)
         remedy = f"{clock}delete it with `odf delete {handle.alias}`: all of its blocks are from the future"
     else:
         remedy = (
-            f"{clock}`odf reset {handle.alias} {block}` drops the blocks after the last good one; what is still in "
-            "its topics is read again"
+            f"{clock}{_reset(datasets, handle, str(block))} drops the blocks after the last good one; what is still in "
+            f"its topics is read again{_roll_back(datasets, handle)}"
         )
     return Problem(text=text, remedy=remedy, since=min(state.system_time, latest))
 
@@ -121,35 +121,61 @@ def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Time
     data. Windows of the records that follow are lost.
     """
     state = handle.state
-    watermark = state.watermark
-    if watermark is None or watermark.ms <= latest.ms + MAX_FUTURE_MS:
+    if state.watermark is None or not is_in_future(state.watermark, latest):
         return None
     if handle.is_derivative or not datasets.has_key(handle.id):
         return None
-    found = _raise_of(datasets, state, watermark)
+    found = _raise_of(datasets, state)
     if found is not None and not found.is_followed:
         return None
-    block = "BLOCK" if found is None else str(found.before)
-    which = "" if found is None else f" since block {found.number}"
     remedy = (
         f"if such times are meant, as in forecasts: `odf source set {handle.alias} maxFuture=none`, and the next "
-        f"records raise it again; if that time is wrong: `odf source set {handle.alias} maxFuture=1d`, then `odf reset "
-        f"{handle.alias} {block}` drops{which} what was committed; records in its topics are read again, files must be "
-        "pushed again; "
-        f"`odf pull --reset-derivatives {handle.alias}` rolls derivatives back"
+        f"records raise it again; {_lower(datasets, handle, found)}"
     )
-    if found is None:
-        remedy += f"; `odf log {handle.alias}` shows which BLOCK was the last one before"
-    text = f"its watermark is in the future, {watermark}{which}: records before that are late"
+    which = "" if found is None else f" since block {found.number}"
+    text = f"its watermark is in the future, {state.watermark}{which}: records before that are late"
     return Problem(text=text, remedy=remedy, since=state.system_time)
 
 
-def _raise_of(datasets: Datasets, state: ChainState, watermark: Timestamp) -> _Raise | None:
+def is_in_future(time: Timestamp, latest: Timestamp) -> bool:
+    """Return whether a time is later than those that raise a watermark by default."""
+    return time.ms > latest.ms + MAX_FUTURE_MS
+
+
+def lower_watermark(datasets: Datasets, handle: DatasetHandle) -> str:
+    """Return how the watermark of a root goes back to before it was raised to its value."""
+    return _lower(datasets, handle, _raise_of(datasets, handle.state))
+
+
+def _lower(datasets: Datasets, handle: DatasetHandle, found: _Raise | None) -> str:
+    block, since, more = "BLOCK", "", f"; `odf log {handle.alias}` shows which BLOCK was the last one before"
+    if found is not None:
+        block, since, more = str(found.before), f" since block {found.number}", ""
+    return (
+        f"if that time is wrong: `odf source set {handle.alias} maxFuture=1d`, then "
+        f"{_reset(datasets, handle, block)} drops{since} what was committed; records in its topics are read again, "
+        f"files must be pushed again{_roll_back(datasets, handle)}{more}"
+    )
+
+
+def _reset(datasets: Datasets, handle: DatasetHandle, block: str) -> str:
+    """Return the command that resets a dataset, also if derivatives have read what it drops."""
+    force = " --force" if datasets.dependants(handle.id) else ""
+    return f"`odf reset {handle.alias} {block}{force}`"
+
+
+def _roll_back(datasets: Datasets, handle: DatasetHandle) -> str:
+    if not datasets.dependants(handle.id):
+        return ""
+    return f"; `odf pull --reset-derivatives {handle.alias}` rolls derivatives back"
+
+
+def _raise_of(datasets: Datasets, state: ChainState) -> _Raise | None:
     """Return the block that raised the watermark to its value; None if it is too far back."""
     found, has_records = None, False
     for _, decoded, _ in islice(iterate(datasets.reader(state.dataset_id), state.head), MAX_BLOCKS):
         block, event = decoded.block, decoded.block.event
-        is_before = isinstance(event, AddData) and event.new_watermark != watermark
+        is_before = isinstance(event, AddData) and event.new_watermark != state.watermark
         if is_before or block.sequence_number == 0:
             return found
         if isinstance(event, AddData):

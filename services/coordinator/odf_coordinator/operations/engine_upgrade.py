@@ -24,7 +24,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 _OTHER_QUERY: Final = (
     "set a query that is accepted with `odf commit {name} FILE`; one that cannot even be analysed is replaced after "
-    "`odf reset` to before it"
+    "`odf reset {name} BLOCK` to the block before it"
 )
 
 

@@ -1,10 +1,12 @@
 """What a derivative waits for: the first record of an input, or the watermark of the input that is behind."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from odf_common.errors import counted
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
+from odf_coordinator.catalog.chain_problems import is_in_future, lower_watermark
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.transforms.held_records import HeldRecords, held_records
@@ -26,6 +28,8 @@ class Waiting:
 
     datasets: Datasets
     schemas: FirstSchemas
+    latest_time: Callable[[], Timestamp]
+    """Returns the latest system time that a block may have now."""
 
     def of(self, handle: DatasetHandle) -> Wait | None:
         """Return what a derivative of this node waits for; None if nothing is left to be read or emitted."""
@@ -68,10 +72,20 @@ class Waiting:
         via = "" if root.id == behind.id else f" (it derives from {root.alias})"
         return Wait(
             text=f"{text}{until or ' it'}: {where}{via}",
-            remedy=self._remedy(root, held.until),
+            remedy=self._remedy_in_future(self._input_behind(ahead), held.until)
+            or self._remedy(root, held.until),
             input=root.alias,
             until=held.until,
         )
+
+    def _remedy_in_future(self, ahead: DatasetHandle, until: Timestamp | None) -> str:
+        """Return what helps if records are held until a time that no input has yet; empty if `until` is none."""
+        if until is None or not is_in_future(until, self.latest_time()):
+            return ""
+        text = f"{until} is in the future: if {ahead.alias} has such times by intention, rows follow then"
+        if ahead.is_derivative or not self.datasets.has_key(ahead.id):
+            return f"{text}; if that time is wrong, it is corrected where {ahead.alias} is written"
+        return f"{text}; {lower_watermark(self.datasets, ahead)}"
 
     def _remedy(self, root: DatasetHandle, until: Timestamp | None) -> str:
         if not self.datasets.has_key(root.id):
