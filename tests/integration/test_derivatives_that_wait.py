@@ -43,7 +43,7 @@ def test_a_join_with_a_dataset_that_has_no_records_follows_its_watermark(story: 
     assert story.pull("bikes.both")["bikes.both"]["state"] == "up-to-date"
     assert story.summary("bikes.daily")["waitsForInput"] == "bikes.faults"
     said = story.node.run("status bikes.daily --output json")
-    assert said[0]["waitsFor"] == row["waitsFor"]
+    assert said[0]["waits_for"] == row["waitsFor"]
 
     story.pull("bikes.faults --set-watermark 2026-05-05T00:00:00Z")
     story.pull("bikes.daily")

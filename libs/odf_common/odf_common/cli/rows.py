@@ -39,7 +39,9 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
         "head": summary.head or None,
         "pushTopics": dict(summary.push_topics),
         "exposed": summary.exposed or None,
-        **wait_of(summary),
+        "waitsForInput": summary.waits_for_input or None,
+        "waitsFor": summary.waits_for or None,
+        "waitsRemedy": summary.waits_remedy or None,
     }
 
 
@@ -49,15 +51,6 @@ def problem_of(summary: DatasetSummary) -> dict[str, object]:
         "problem": summary.problem or None,
         "since": Timestamp(summary.since).whole_ms() if summary.HasField("since") else None,
         "remedy": summary.remedy or None,
-    }
-
-
-def wait_of(summary: DatasetSummary) -> dict[str, object]:
-    """Return what a derivative waits for: the input, the reason and what to do; None if nothing waits."""
-    return {
-        "waitsForInput": summary.waits_for_input or None,
-        "waitsFor": summary.waits_for or None,
-        "waitsRemedy": summary.waits_remedy or None,
     }
 
 

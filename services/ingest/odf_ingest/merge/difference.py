@@ -35,9 +35,9 @@ class RepeatedKey(InvalidInput):
 
     def __post_init__(self) -> None:
         places = self.places or tuple(f"record {row + 1}" for row in self.rows[:MAX_PLACES])
-        more = f" and {len(self.rows) - len(places)} more" if len(self.rows) > len(places) else ""
+        left = len(self.rows) - len(places)
         self.text = (
-            f"the snapshot has the key {self.key} in {len(self.rows)} records: {'; '.join(places)}{more}"
+            f"the snapshot has the key {self.key} in {len(self.rows)} records: {_listed(places, left)}"
         )
 
     def advice(self) -> str:
@@ -45,6 +45,17 @@ class RepeatedKey(InvalidInput):
             "correct the source, or reduce it to one record of each key with `preprocess`; or add the column that "
             "tells them apart to `primaryKey`"
         )
+
+
+def _listed(places: tuple[str, ...], left: int) -> str:
+    """Return places as a text, such as "lines 2 and 4"; `left`: how many others there are."""
+    words = [place.split(" ") for place in places]
+    if all(len(one) == 2 and one[0] == words[0][0] for one in words):
+        kind, names = f"{words[0][0]}s ", [number for _, number in words]
+    else:
+        kind, names = "", list(places)
+    *first, last = [*names, *([f"{left} more"] if left else [])]
+    return f"{kind}{(', ' if kind else '; ').join(first)} and {last}"
 
 
 def difference(  # noqa: PLR0913 - all by name

@@ -43,6 +43,6 @@ def test_equal_keys_are_refused(count: int) -> None:
     keys[count // 2] = keys[0]
     keys[-1] = keys[count // 2 + 1]
     with pytest.raises(
-        RepeatedKey, match=rf"the key id = {keys[0]} in 2 records: record 1; record {count // 2 + 1}$"
+        RepeatedKey, match=rf"the key id = {keys[0]} in 2 records: records 1 and {count // 2 + 1}$"
     ):
         begin_sorting(pa.table({"id": keys}), ("id",))()

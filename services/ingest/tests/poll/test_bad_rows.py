@@ -265,7 +265,7 @@ def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any
         poll(bench)
     (tmp_path / "a.txt").write_bytes(b'{"id":1}\n{"id":2}\n{"id":1}\n')
     with pytest.raises(
-        InvalidInput, match=r"^a.txt: the snapshot has the key id = 1 in 2 records: line 1; line 3$"
+        InvalidInput, match=r"^a.txt: the snapshot has the key id = 1 in 2 records: lines 1 and 3$"
     ):
         poll(bench)
     with pytest.raises(InvalidInput, match="badRecords: a snapshot without its bad rows would retract them"):

@@ -243,7 +243,7 @@ def test_a_key_that_repeats_in_a_snapshot_is_named_with_its_lines(make_bench: An
     bench = make_bench(SNAPSHOT)
     push(bench, tmp_path, line(1) + line(2))
     head = bench.state.head
-    with pytest.raises(InvalidInput, match="the key id = 1 in 2 records: line 2; line 4"):
+    with pytest.raises(InvalidInput, match="the key id = 1 in 2 records: lines 2 and 4"):
         push(bench, tmp_path, line(2) + line(1) + "\n" + line(1), "again")
     assert bench.state.head == head
     push(bench, tmp_path, line(2) + line(1), "corrected")

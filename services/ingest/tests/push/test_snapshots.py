@@ -67,7 +67,7 @@ def test_a_key_that_repeats_in_a_snapshot_is_named_with_its_records(make_bench: 
     with running(bench, broker) as node:
         node.drain()
     (letter,) = bench.coordinator.letters
-    assert "the key id = 0 in 2 records: line 1, record 1; line 1, record 3" in letter.reason
+    assert "the key id = 0 in 2 records: line 1, record 1 and line 1, record 3" in letter.reason
     assert len(bench.rows()) == 3
 
 

@@ -19,7 +19,7 @@ from odf_common.cli.output import (
     short,
     shortened,
 )
-from odf_common.cli.rows import problem_of, wait_of, with_stuck
+from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.health import located_node
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
@@ -226,7 +226,7 @@ def _shown(row: dict[str, Any]) -> dict[str, object]:
         "late": row["late"],
         "rejected": row.get("rejected"),
         "dropped": row["dropped"],
-        "waits for": row.get("waitsForInput"),
+        "waits for": row.get("waits_for_input"),
         "problem": row["problem"],
     }
 
@@ -265,7 +265,12 @@ def with_standing(
         since = Timestamp(summary.rejected_since).whole_ms() if summary.HasField("rejected_since") else None
         row.update(rejected_since=since)
         row.update(exposed=summary.exposed or None, exposed_remedy=summary.exposed_remedy or None)
-        row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary), **wait_of(summary))
+        row.update(late=summary.late, dropped=summary.dropped, **problem_of(summary))
+        row.update(
+            waits_for=summary.waits_for or None,
+            waits_for_input=summary.waits_for_input or None,
+            waits_remedy=summary.waits_remedy or None,
+        )
     return list(rows.values())
 
 
