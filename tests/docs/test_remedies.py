@@ -128,6 +128,7 @@ INSTEAD: Final = frozenset(
         "odf_common/cli/commands/ingest.py command",
         "odf_common/cli/commands/inspect.py _no_query",
         "odf_common/cli/commands/new.py _lateness",
+        "odf_common/cli/commands/new.py _topic",
         "odf_common/cli/commands/new.py command",
         "odf_common/cli/suggestions.py SYNONYMS",
         "odf_common/cli/visibility.py _say_private",
@@ -140,7 +141,6 @@ INSTEAD: Final = frozenset(
         "odf_common/cli/commands/source.py skip",
         "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",
         "odf_ingest/prepare/debezium.py _TRUNCATED",  # what was truncated can be read again from its source only
-        "odf_ingest/sampling.py CHANGES",
         "odf_sync/http/authorization.py Authorizer._why",
         "odf_sync/http/ingest_routes.py IngestRoutes._require_size",
         "odf_sync/http/reads/read_routes.py NO_QUERIES",

@@ -135,7 +135,7 @@ def test_all_clients_support_each_mechanism(kafka: SecureKafka, mechanism: str) 
         cluster = kafka.cluster(mechanism, token_url=url)
         KafkaTopics(cluster).create_push_topic(topic)
         publish(cluster, topic, [b"record"])
-        assert first_messages(cluster, topic, 1) == [[b"record"]]
+        assert first_messages(cluster, topic, 1) == [[(None, b"record")]]
         assert asyncio.run(first_of_the_views(cluster, topic)) == b"record"
 
 

@@ -30,11 +30,6 @@ from odf_ingest.read.csv_format.exact_types import why_text
 from odf_ingest.read.input_format import BY_NAME, InputFormat
 from odf_ingest.read.types.times import to_timestamps
 
-CHANGES: Final = (
-    "the messages are changes of a table in Debezium's envelope, and these are its columns: write "
-    "`merge: {kind: UpsertStream, primaryKey: […]}`, and after `odf add` set `odf source set DATASET "
-    "envelope=debezium`; then the event time of a change is that of its source"
-)
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _UNITS: Final = (
     ("ms", r":\d\d\.\d{4}"),
@@ -74,7 +69,7 @@ def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sam
             sample = Path(folder) / "rows.ndjson"
             sample.write_bytes(rows)
             found = read_sample(sample, input_format)
-        return replace(found, remarks=(*found.remarks, CHANGES), is_changes=True)
+        return replace(found, is_changes=True)
     step = with_dialect(step, content) if isinstance(step, ReadStepCsv) else step
     table = read_file(step, file, infer_batch(step, content, None))
     if table.num_columns == 0:

@@ -1,7 +1,7 @@
 """The manifest of a root dataset for data of which there is a sample."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -34,6 +34,16 @@ _OTHER_MERGES: Final = """\
 """
 
 
+_MERGE_OF_CHANGES: Final = """\
+      merge: {{kind: UpsertStream, primaryKey: [{key}]}}
+      # UpsertStream keeps the record of each key as it is now. ChangelogStream has each change with the record before
+      # it, which the table has to log; it needs the column `op INT`, too.
+"""
+_UNKNOWN_KEY: Final = (
+    "no message has a key of JSON with columns of the table: write its primary key instead of PRIMARY_KEY"
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """A manifest as YAML, and what its author should know."""
@@ -44,12 +54,20 @@ class Draft:
     """The column that is taken as the event time; empty: none."""
 
 
-def draft(name: str, input_format: str, columns: pa.Schema, options: Mapping[str, str]) -> Draft:
+def draft(
+    name: str,
+    input_format: str,
+    columns: pa.Schema,
+    options: Mapping[str, str],
+    *,
+    key_of_changes: Sequence[str] | None = None,
+) -> Draft:
     """Return the manifest of a root with these columns, and options of its read step.
 
-    Raises `InvalidInput` for a column that SQL cannot name.
+    `key_of_changes`: the primary key, if its messages are changes of a table; empty: unknown. Their source has the
+    event time. Raises `InvalidInput` for a column that SQL cannot name.
     """
-    event_time = _event_time(columns)
+    event_time = _event_time(columns) if key_of_changes is None else None
     columns = pa.schema(
         [_as_event_time(column) if column.name == event_time else column for column in columns]
     )
@@ -67,12 +85,37 @@ def draft(name: str, input_format: str, columns: pa.Schema, options: Mapping[str
             ),
             "        schema:\n",
             *(f"          - {_scalar(definition)}\n" for definition in schema_to_ddl(columns)),
-            _OTHER_MERGES,
+            _merge(key_of_changes),
             "    - kind: SetVocab\n" if vocabulary else "",
             *(f"      {key}: {_scalar(value)}\n" for key, value in vocabulary.items()),
         )
     )
-    return Draft(text=text, remarks=tuple(_remarks(event_time, renamed)), event_time=event_time or "")
+    remarks = [*_remarks(renamed)]
+    if key_of_changes is None:
+        remarks.insert(0, _event_time_remark(event_time))
+    elif not key_of_changes:
+        remarks.insert(0, _UNKNOWN_KEY)
+    return Draft(text=text, remarks=tuple(remarks), event_time=event_time or "")
+
+
+def key_of_changes(keys: Iterable[bytes | None], columns: pa.Schema) -> Sequence[str]:
+    """Return the columns of the first key that is an object of JSON, with or without its schema; empty if none fits."""
+    for key in keys:
+        try:
+            plain = json.loads(key or b"")
+        except ValueError:
+            continue
+        if isinstance(plain, dict):
+            payload = plain.get("payload")
+            names = list(payload if "schema" in plain and isinstance(payload, dict) else plain)
+            return names if set(names) <= set(columns.names) else ()
+    return ()
+
+
+def _merge(key_of_changes: Sequence[str] | None) -> str:
+    if key_of_changes is None:
+        return _OTHER_MERGES
+    return _MERGE_OF_CHANGES.format(key=", ".join(map(_scalar, key_of_changes)) or "PRIMARY_KEY")
 
 
 def _event_time(columns: pa.Schema) -> str | None:
@@ -112,11 +155,13 @@ def _others(name: str) -> Iterator[str]:
         yield other
 
 
-def _remarks(event_time: str | None, renamed: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+def _event_time_remark(event_time: str | None) -> str:
     if event_time is None:
-        yield "no column has times: the event time of a record is the time at which it is pushed"
-    else:
-        yield f"column {event_time} is taken as the event time: change `eventTimeColumn` if it is another"
+        return "no column has times: the event time of a record is the time at which it is pushed"
+    return f"column {event_time} is taken as the event time: change `eventTimeColumn` if it is another"
+
+
+def _remarks(renamed: Sequence[tuple[str, str, str]]) -> Iterator[str]:
     for key, name, column in renamed:
         if column:
             yield f"column {column} of the data has the name of a system column, which is {name} here ({key})"

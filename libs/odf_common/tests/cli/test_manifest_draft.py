@@ -1,11 +1,11 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.cli.manifest_draft import draft
+from odf_common.cli.manifest_draft import draft, key_of_changes
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.metadata.events import AddPushSource, SetVocab
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepCsv
 
 TIME = pa.timestamp("us", "UTC")
 
@@ -66,3 +66,27 @@ def test_system_columns_give_way_to_columns_of_their_names() -> None:
     )
     assert "column OP of the data has the name of a system column, which is odf_op" in "".join(made.remarks)
     assert len(made.remarks) == 4
+
+
+@pytest.mark.parametrize(
+    "key", [b'{"id": 1, "no": 2}', b'{"schema": {"x": 1}, "payload": {"id": 1, "no": 2}}']
+)
+def test_changes_are_merged_by_their_key_and_have_the_time_of_their_source(key: bytes) -> None:
+    columns = pa.schema([("id", pa.int64()), ("no", pa.int64()), ("created", TIME), ("event_time", TIME)])
+    found = key_of_changes([None, b"\x00", b"7", key], columns)
+    made = draft("a", "ndjson", columns, {}, key_of_changes=found)
+    source = events(made.text)[AddPushSource]
+    assert isinstance(source, AddPushSource)
+    assert source.merge == MergeStrategyUpsertStream(primary_key=("id", "no"))
+    assert events(made.text)[SetVocab] == SetVocab(event_time_column="odf_event_time")
+    assert made.event_time == ""
+    (remark,) = made.remarks
+    assert "event_time of the data has the name of a system column" in remark
+
+
+@pytest.mark.parametrize("key", [None, b"1", b"[]", b'{"other": 1}'])
+def test_an_unknown_key_of_changes_is_left_to_the_author(key: bytes | None) -> None:
+    columns = pa.schema([("id", pa.int64())])
+    made = draft("a", "ndjson", columns, {}, key_of_changes=key_of_changes([key], columns))
+    assert "merge: {kind: UpsertStream, primaryKey: [PRIMARY_KEY]}" in made.text
+    assert "instead of PRIMARY_KEY" in made.remarks[0]

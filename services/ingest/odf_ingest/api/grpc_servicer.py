@@ -266,6 +266,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             late={name: _counted(value) for name, value in late.items()},
             options=sample.options,
             remarks=sample.remarks,
+            is_changes=sample.is_changes,
         )
 
     def SetSource(

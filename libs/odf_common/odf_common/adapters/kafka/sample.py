@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from typing import Final
+from typing import Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
@@ -15,8 +15,15 @@ IDLE_TIMEOUT_SECONDS: Final = 10.0  # without a message
 MESSAGES_PER_FETCH: Final = 500
 
 
-def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[bytes]]:
-    """Return by partition the values of the oldest messages in their order, without empty ones; up to `most` in all.
+class SampledMessage(NamedTuple):
+    """A message that is not empty."""
+
+    key: bytes | None
+    value: bytes
+
+
+def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[SampledMessage]]:
+    """Return by partition the oldest messages in their order, without those of empty values; up to `most` in all.
 
     Nothing is committed. Raises `NotFound`, `Unavailable`.
     """
@@ -26,7 +33,7 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[by
     left = {number: high for number, high in described.high.items() if described.low[number] < high}
     config = consuming(cluster, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
     consumer = Consumer({**config}, logger=LOGGER)
-    values: dict[int, list[bytes]] = {number: [] for number in left}
+    messages: dict[int, list[SampledMessage]] = {number: [] for number in left}
     count = 0
     deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
     try:
@@ -38,7 +45,7 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[by
                     raise unavailable(trouble)
                 deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
                 if value is not None and value.strip():
-                    values[number].append(value)
+                    messages[number].append(SampledMessage(key=message.key(), value=value))
                     count += 1
                 if (message.offset() or 0) + 1 >= left.get(number, 0):
                     left.pop(number, None)
@@ -50,4 +57,4 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[by
         raise unavailable(error) from error
     finally:
         consumer.close()
-    return [some for some in values.values() if some]
+    return [some for some in messages.values() if some]

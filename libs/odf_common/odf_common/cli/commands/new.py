@@ -67,7 +67,7 @@ def command(
     """
     import pyarrow as pa
 
-    from odf_common.cli.manifest_draft import READ_KINDS, draft
+    from odf_common.cli.manifest_draft import READ_KINDS, draft, key_of_changes
 
     parse_alias(name)
     form = input_format.lower() or ("ndjson" if sample.startswith(TOPIC) else _format_of(sample))
@@ -75,8 +75,10 @@ def command(
         raise click.BadParameter(
             f"expected one of {', '.join(READ_KINDS)}, got {form!r}", param_hint="--input-format"
         )
-    reply = _reply(sample, form, options)
-    manifest = draft(name, form, pa.ipc.read_schema(pa.py_buffer(reply.schema)), reply.options)
+    reply, messages = _reply(sample, form, options)
+    columns = pa.ipc.read_schema(pa.py_buffer(reply.schema))
+    key = key_of_changes(messages, columns) if reply.is_changes else None
+    manifest = draft(name, form, columns, reply.options, key_of_changes=key)
     if out is None:
         echo(manifest.text, is_line=False)
     else:
@@ -85,20 +87,19 @@ def command(
     for note in (*reply.remarks, *manifest.remarks):
         remark(note)
     if sample.startswith(TOPIC):
-        topic = sample.removeprefix(TOPIC)
-        remark(
-            f"{name} has its own topic: `odf source set {name} topics={topic}` after `odf add` reads {topic}"
-        )
+        remark(_topic(name, sample.removeprefix(TOPIC), is_changes=reply.is_changes))
     if manifest.event_time in reply.late:
         remark(_lateness(name, manifest.event_time, reply.late[manifest.event_time]))
 
 
-def _reply(sample: str, form: str, options: Sequence[tuple[str, str]]) -> SampleReply:
-    """Return what the node finds in the sample; raises `SampleRefused`."""
+def _reply(
+    sample: str, form: str, options: Sequence[tuple[str, str]]
+) -> tuple[SampleReply, list[bytes | None]]:
+    """Return what the node finds in the sample, and the keys of its messages; raises `SampleRefused`."""
     node = clients.this_node()
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
-        runs, content = _content(node, sample)
+        runs, keys, content = _content(node, sample)
         for _ in staged.write(content):
             pass
         described = with_read_options(form, options)
@@ -108,7 +109,7 @@ def _reply(sample: str, form: str, options: Sequence[tuple[str, str]]) -> Sample
                 reply: SampleReply = ingest.Sample(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
         except (InvalidInput, Refused) as error:
             raise SampleRefused(text=f"{sample}: {error}", form=form, error=error) from error
-    return reply
+    return reply, keys
 
 
 @dataclass(eq=False, kw_only=True)
@@ -130,6 +131,18 @@ class SampleRefused(Refused):
         return f"correct the sample; or if it is not {self.form}, give its format: --input-format"
 
 
+def _topic(name: str, topic: str, *, is_changes: bool) -> str:
+    if not is_changes:
+        return (
+            f"{name} has its own topic: `odf source set {name} topics={topic}` after `odf add` reads {topic}"
+        )
+    return (
+        "the messages are changes of a table in Debezium's envelope, and these are its columns: `odf source set "
+        f"{name} envelope=debezium topics={topic}` after `odf add` reads {topic}; the event time of a change is that "
+        "of its source"
+    )
+
+
 def _lateness(name: str, column: str, late: LateRecords) -> str:
     return (
         f"{late.records} records have a time in {column} that is earlier than one before them, by up to {late.most}: "
@@ -145,10 +158,10 @@ def _format_of(file: str) -> str:
     return SUFFIX_FORMATS[suffix]
 
 
-def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
-    """Return the bytes of a file, or a topic's messages as lines, and their number per partition."""
+def _content(node: Node, sample: str) -> tuple[list[int], list[bytes | None], Iterator[bytes]]:
+    """Return the number of a topic's messages per partition, their keys, and them as lines; or the bytes of a file."""
     if not sample.startswith(TOPIC):
-        return [], _chunks(sample)
+        return [], [], _chunks(sample)
     from odf_common.adapters.kafka.sample import first_messages
     from odf_common.embedded.node_file import client_settings_for
     from odf_common.service.connections import kafka_cluster
@@ -159,8 +172,8 @@ def _content(node: Node, sample: str) -> tuple[list[int], Iterator[bytes]]:
     if not parts:
         raise NotFound(what=f"message in topic {topic}")
     # A newline in JSON is a space: inside a string it would be escaped.
-    lines = (message.replace(b"\n", b" ") + b"\n" for part in parts for message in part)
-    return [len(part) for part in parts], lines
+    lines = (message.value.replace(b"\n", b" ") + b"\n" for part in parts for message in part)
+    return [len(part) for part in parts], [message.key for part in parts for message in part], lines
 
 
 def _chunks(file: str) -> Iterator[bytes]:
