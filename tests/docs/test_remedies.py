@@ -52,17 +52,27 @@ UPGRADE: Final = "tests/integration/test_the_engine_is_upgraded.py"
 SKIPPED: Final = "services/ingest/tests/poll/test_skipped_files.py"
 # Message → the test that provokes it, does what it names, and sees that the problem is gone.
 FOLLOWED: Final = {
+    "odf_common/adapters/local/catalog.py CorruptName.advice": (
+        f"{COORDINATOR}/test_modify.py::test_a_name_that_cannot_be_read_is_freed_as_advised"
+    ),
     "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
     "odf_common/adapters/local/refs.py CorruptRef.advice": (
         f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
     ),
     "odf_common/adapters/local/repositories.py UnknownRepository.advice": LOST,
+    "odf_common/chain/arrivals.py ACCEPT": (
+        f"{COORDINATOR}/test_foreign_definitions.py"
+        "::test_the_sender_of_a_chain_does_not_decide_what_this_node_runs"
+    ),
     "odf_common/chain/build_blocks.py ClockBehind.advice": (
         f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
     ),
     "odf_common/cli/commands/key.py import_": COPIES,
     "odf_common/cli/commands/status.py dataset_problems": STOPPED,
     "odf_common/cli/suggestions.py late_remark": LATE,
+    "odf_common/errors.py Damaged.advice": (
+        f"{COORDINATOR}/test_modify.py::test_a_dataset_with_a_damaged_file_is_deleted_as_advised"
+    ),
     "odf_coordinator/api/responses.py unheard": COPIES,
     "odf_coordinator/catalog/chain_problems.py _lower": FUTURE,
     "odf_coordinator/catalog/chain_problems.py _reset": FUTURE,
@@ -89,6 +99,16 @@ FOLLOWED: Final = {
     "odf_coordinator/operations/modify.py DatasetEditor._require_unread": FUTURE,
     "odf_coordinator/operations/waiting.py Waiting._first_record": WAITS,
     "odf_coordinator/operations/waiting.py Waiting._remedy": WAITS,
+    "odf_coordinator/operations/query_problems.py QueryProblems.problem": (
+        f"{COORDINATOR}/test_declarations.py"
+        "::test_a_preprocess_query_of_the_chain_stays_and_is_a_problem_of_the_dataset"
+    ),
+    "odf_coordinator/operations/rebuild_data.py EngineGone.__str__": (
+        f"{COORDINATOR}/test_dropping_engines.py::test_data_of_a_previous_engine_is_derived_again_as_advised"
+    ),
+    "odf_coordinator/operations/rebuild_data.py InputsMissing.advice": (
+        f"{COORDINATOR}/test_copies_without_data.py::test_inputs_that_are_missing_are_named"
+    ),
     "odf_coordinator/storage/availability.py DataDropped.__str__": LOST,
     "odf_coordinator/transforms/scheduler.py CORRECT_ADVICE": (
         "tests/integration/test_queries_that_the_engine_refuses.py"
@@ -97,9 +117,17 @@ FOLLOWED: Final = {
     "odf_coordinator/transforms/scheduler.py TOLERATE_ADVICE": FAILS,
     "odf_ingest/commit/slice_writer.py BLANK": REFUSED,
     "odf_ingest/errors.py CannotRetry.advice": REFUSED,
+    "odf_ingest/errors.py QUICKER": (
+        "services/ingest/tests/push/test_stuck_sources.py"
+        "::test_a_source_whose_query_takes_too_long_stops_until_it_has_another"
+    ),
     "odf_ingest/errors.py RESET": (
         "services/ingest/tests/push/test_reader.py"
         "::test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset"
+    ),
+    "odf_ingest/errors.py RegistryUnavailable.advice": (
+        "services/ingest/tests/push/test_registry_sources.py"
+        "::test_a_source_whose_registry_has_moved_continues_with_its_new_address"
     ),
     "odf_ingest/errors.py SnapshotRetractsTooMuch.advice": REFUSED,
     "odf_ingest/errors.py SourceStopped.advice": STOPPED,
@@ -111,6 +139,9 @@ FOLLOWED: Final = {
         f"{SKIPPED}::test_a_replaced_file_is_accepted_as_read_and_its_new_lines_follow"
     ),
     "odf_ingest/poll/poll_errors.py NothingAtSource.advice": REFUSED,
+    "odf_sync/repositories/smart_dataset.py NotPushable.advice": (
+        "services/sync/tests/test_named_places.py::test_a_url_that_cannot_be_pushed_to_names_the_one_that_can"
+    ),
     "odf_sync/transfer/compare.py ChainsDiverged.advice": COPIES,
     "odf_sync/transfer/compare.py LocalAhead.advice": COPIES,
     "odf_sync/transfer/local_copy.py HasAnotherName.advice": LOST,
@@ -135,7 +166,9 @@ INSTEAD: Final = frozenset(
         "odf_common/cli/visibility.py say_if_private",
         "odf_common/identity/keys.py _NO_KEY",
         "odf_common/service/settings.py Settings",
-        "odf_coordinator/api/responses.py with_credentials",  # the chain keeps them, whatever follows
+        "odf_common/service/tenancy.py TenancyChanged.advice",  # names what the command did before
+        "odf_coordinator/api/responses.py _remedy_of",  # the chain keeps them, whatever follows
+        "odf_coordinator/api/responses.py with_credentials",
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
         "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
         "odf_common/cli/commands/source.py skip",
@@ -172,25 +205,14 @@ ELSEWHERE: Final = frozenset(
 # Messages whose command no test follows yet. New ones do not belong here: write the test.
 OPEN: Final = frozenset(
     (
-        "odf_common/adapters/local/catalog.py CorruptName.advice",
         "odf_common/adapters/local/key_files.py NoPrivateKey.advice",
-        "odf_common/chain/arrivals.py ACCEPT",
         "odf_common/cli/clients.py NoAccount.advice",
         "odf_common/cli/commands/pull.py _remark_missing",
         "odf_common/cli/commands/rejected.py list_rejected",
         "odf_common/cli/commands/status.py disk_problems",
         "odf_common/embedded/doctor_checks.py _disk",
-        "odf_common/errors.py Damaged.advice",
-        "odf_common/service/tenancy.py TenancyChanged.advice",
-        "odf_coordinator/api/responses.py _remedy_of",
-        "odf_coordinator/operations/query_problems.py QueryProblems.problem",
-        "odf_coordinator/operations/rebuild_data.py EngineGone.__str__",
-        "odf_coordinator/operations/rebuild_data.py InputsMissing.advice",
         "odf_coordinator/storage/availability.py CopyLost.__str__",
         "odf_ingest/errors.py NoTopic.advice",
-        "odf_ingest/errors.py QUICKER",
-        "odf_ingest/errors.py RegistryUnavailable.advice",
-        "odf_sync/repositories/smart_dataset.py NotPushable.advice",
         "odf_verifier/replay.py Replay._run",
     )
 )

@@ -124,6 +124,8 @@ def test_inputs_that_are_missing_are_named(source: Coordinator, copy: Coordinato
     assert failed.state == "failed"
     assert f"this node lacks inputs, or blocks of them: {cities} (Cities)" in failed.error
     assert "`odf pull URL`, then `odf pull cities.copy`" in failed.error
+    import_without(source, copy, "cities")
+    assert pull(copy, "cities.copy")["cities.copy"].state == "rebuilt"
 
 
 def test_an_input_that_was_pulled_before_its_last_blocks_is_named(

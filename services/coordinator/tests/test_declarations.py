@@ -533,3 +533,13 @@ def test_a_preprocess_query_of_the_chain_stays_and_is_a_problem_of_the_dataset(
     changed = TransformSql(engine="spark", query="SELECT count(*) FROM input")
     with pytest.raises(InvalidQuery, match="GROUP BY cannot be used"):
         node.editor.commit_event("cities", replace(source, preprocess=changed))
+
+    node.engine.refusal = ""
+    better = TransformSql(engine="spark", query="SELECT event_time, upper(city) AS city FROM input")
+    node.editor.commit_event("cities", replace(source, preprocess=better))
+    asked = len(node.engine.preprocess_schemas)
+    assert not problem(), "the engine has not answered yet"
+    while len(node.engine.preprocess_schemas) == asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(node.engine.preprocess_schemas) > asked
+    assert not problem()

@@ -64,6 +64,8 @@ def test_the_sender_of_a_chain_does_not_decide_what_this_node_runs(
     text = refused(node, cities, outcome)
     assert text.startswith(f"only the owner may change {what}; to accept it")
     assert "`odf ref fast-forward DATASET@theirs`" in text
+    node.importer.import_chain(cities.id, expected_head=None, new_head=after.head, alias="", ref="theirs")
+    assert node.references.fast_forward("cities@theirs").handle.state == after
 
 
 def test_a_transform_and_a_polling_source_are_defined_by_the_owner_only(

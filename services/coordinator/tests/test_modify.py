@@ -8,7 +8,7 @@ from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local import durable
+from odf_common.adapters.local import CorruptName, durable
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
@@ -431,6 +431,33 @@ def test_no_other_process_changes_names_during_a_rename(
     monkeypatch.setattr(node.catalog, "rename", contended)
     node.editor.rename("cities", "towns")
     assert node.find("towns").alias == "towns"
+
+
+def test_a_name_that_cannot_be_read_is_freed_as_advised(tmp_path: Path, root: str) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    durable.write(tmp_path / "names" / "cities", b"")
+    with pytest.raises(CorruptName) as caught:
+        node.find("cities")
+    assert "`odf delete NAME`" in caught.value.advice()
+    with pytest.raises(CorruptName):
+        node.add(root)
+    node.editor.delete("cities")
+    assert [result.outcome for result in node.add(root)] == ["added"]
+
+
+def test_a_dataset_with_a_damaged_file_is_deleted_as_advised(tmp_path: Path, root: str) -> None:
+    node = Coordinator(home=tmp_path, is_durable=True)
+    node.add(root)
+    known = node.find("cities")
+    (block,) = (tmp_path / "datasets" / known.id.folder / "blocks").glob(str(known.state.head))
+    block.unlink()
+    block.mkdir()
+    node.states.forget(known.id)
+    with pytest.raises(Damaged) as caught:
+        node.find("cities")
+    assert "`odf delete DATASET`" in caught.value.advice()
+    node.editor.delete("cities")
+    assert [result.outcome for result in node.add(root)] == ["added"]
 
 
 def test_no_other_process_changes_names_while_one_is_freed(

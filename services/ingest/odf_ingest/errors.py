@@ -310,10 +310,12 @@ class NoTopic(NotFound):
     """The push source has no topic on this node yet."""
 
     dataset: str
+    why: str = ""
+    """Why it has none, if its topics are those of others."""
 
     def advice(self) -> str:
         """Return what creates it."""
-        return f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
+        return self.why or f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
 
 
 @dataclass(eq=False, kw_only=True)

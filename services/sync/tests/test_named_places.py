@@ -1,6 +1,7 @@
 """Datasets by the names of repositories, by id, and by their aliases."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,11 +242,17 @@ def test_a_location_that_accepts_pushes_becomes_a_push_alias(
         ("ftp://h/x", ""),
     ],
 )
-def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(url: str, advice: str) -> None:
+def test_a_url_that_cannot_be_pushed_to_names_the_one_that_can(
+    known: LocalRepositories, url: str, advice: str
+) -> None:
     for refused in (lambda: plain_url(url), lambda: AliasChange(add_push=(url,))):
         with pytest.raises(NotPushable, match="cannot be pushed to: expected odf") as caught:
             refused()
         assert caught.value.advice() == advice
+    for better in re.findall(r"odf\+\w+://[^,]+", advice):
+        AliasChange(add_push=(better,))
+        known.add(Name("repo"), better)
+        assert plain_url(locate(known, "repo/cities").url) == f"{url}/cities/"
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,8 @@ class SourceControl:
         topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]
         chosen = [candidate for candidate in topics if candidate.name == topic] if topic else topics
         if not topics:
-            raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias)
+            why = _view(state, source, None, load_settings(self._blobs, entry.dataset_id, source), None).why
+            raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias, why=why)
         if not chosen:
             raise NotFound(what=f"topic {topic} among those of push source {source}")
         if len(chosen) > 1:

@@ -29,7 +29,9 @@ from odf_ingest.registry import Registries, decoded, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
+from .test_control import control
 from .test_message_columns import messages
+from .test_topics_of_others import entry
 
 OTHER = "odf.push.a.other"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
@@ -254,6 +256,23 @@ def test_a_registry_that_is_down_pauses_only_its_source_and_loses_nothing(
         node.wait(lambda: node.ids == [1, 2, 3, 11, 12])
         node.wait(lambda: node.owned.stuck() == {})
     assert bench.coordinator.letters == []
+
+
+def test_a_source_whose_registry_has_moved_continues_with_its_new_address(
+    make_bench: Any, broker: Broker, registry: Registry
+) -> None:
+    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
+    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    registry.fails = 503
+    broker.logs[OTHER, 0] += [row(11)]
+    with running(bench, broker, other=OTHER) as node, serving_registry() as moved:
+        moved.add(1, ROW)
+        node.wait(lambda: "with status 503" in why(node, "other"))
+        advice = node.owned.stuck()[Key(bench.dataset, "other")].advice()
+        assert "`odf source set DATASET KEY=VALUE` (schemaRegistry," in advice
+        control(node).change(entry(node), "other", {"schemaRegistry": moved.url})
+        node.wait(lambda: node.ids == [11])
+        node.wait(lambda: node.owned.stuck() == {})
 
 
 def lags(node: Running) -> list[int]:

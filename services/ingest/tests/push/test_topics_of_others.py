@@ -75,8 +75,9 @@ def test_a_source_without_existing_topics_is_shown_and_not_resumed(make_bench: A
             None,
         )
         assert "no topic matches shop.* yet" in view.why
-        with pytest.raises(NoTopic):
+        with pytest.raises(NoTopic) as caught:
             control(node).resume(entry(node), "", "earliest")
+        assert caught.value.advice() == view.why, "a pull creates no topic of others"
 
 
 def test_reading_continues_where_it_was_when_the_own_topic_is_read_again(
