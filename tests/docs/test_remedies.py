@@ -68,6 +68,10 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
     ),
     "odf_common/cli/commands/key.py import_": COPIES,
+    "odf_common/cli/commands/new.py _topic": (
+        "tests/integration/test_changes_of_a_table.py"
+        "::test_the_manifest_from_a_topic_reads_its_changes_without_editing"
+    ),
     "odf_common/cli/commands/status.py dataset_problems": STOPPED,
     "odf_common/cli/suggestions.py late_remark": LATE,
     "odf_common/errors.py Damaged.advice": (
@@ -159,7 +163,6 @@ INSTEAD: Final = frozenset(
         "odf_common/cli/commands/ingest.py command",
         "odf_common/cli/commands/inspect.py _no_query",
         "odf_common/cli/commands/new.py _lateness",
-        "odf_common/cli/commands/new.py _topic",
         "odf_common/cli/commands/new.py command",
         "odf_common/cli/suggestions.py SYNONYMS",
         "odf_common/cli/visibility.py _say_private",

@@ -4,8 +4,10 @@ Once by the setting for its envelope, merged in both ways, and once by a query o
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from odf_testing.manifests import Manifest, derivative, root
@@ -96,3 +98,19 @@ def batches(is_apart: bool) -> Iterator[Sequence[bytes | None]]:
         yield from ([one] for one in CHANGES)
     else:
         yield CHANGES
+
+
+def test_the_manifest_from_a_topic_reads_its_changes_without_editing(story: Story, tmp_path: Path) -> None:
+    topic, name, manifest = "table.changes", "table.new", tmp_path / "parts.yaml"
+    story.node.topics().create_push_topic(topic, 1)
+    story.node.produce(topic, [one for one in CHANGES if one is not None], key=b'{"id": 1}')
+    said = story.node.attempt(f"new {name} --from topic:{topic} -o {manifest}").stderr.decode()
+    assert "pushed" not in said, "the event time is that of the source"
+    assert "kind: UpsertStream, primaryKey: [id]" in manifest.read_text()
+    story.node.run(f"add {manifest}")
+    (command,) = re.findall(r"`odf (source set [^`]*)`", said)
+    story.node.run(command)
+    story.pull(name)
+    rows = story.tail(name)
+    assert current(rows, "id", "name", "price") == {(10, "washer", "0.15"): 1}
+    assert str(rows[0]["event_time"]).startswith("2026-01-01T00:00:0")
