@@ -1,6 +1,12 @@
-"""Derivatives of inputs that are empty or idle: they start without them, and say what they wait for."""
+"""Derivatives whose rows wait: over empty or idle inputs, over versions in time, and over what begins to retract."""
 
-from odf_testing.manifests import derivative, root
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from odf_testing.manifests import Manifest, as_text, derivative, ledger, root
 from odf_testing.story import Row, Story
 
 from odf_common.metadata.events import SetDataSchema
@@ -13,11 +19,25 @@ DAILY = """
         ON r.bike = f.bike AND f.event_time BETWEEN r.event_time AND r.event_time + INTERVAL 1 DAY
     ) GROUP BY window(event_time, '1 day')
 """
+FARES = ("event_time TIMESTAMP(3)", "line STRING", "fare DECIMAL(6,2)")
+RIDES = ("event_time TIMESTAMP(3)", "id BIGINT", "line STRING")
+FARE_OF_RIDE = """
+    SELECT r.event_time, r.id, f.fare FROM rides AS r
+    LEFT JOIN fares FOR SYSTEM_TIME AS OF r.event_time AS f ON r.line = f.line
+"""
+LAMPS = ("event_time TIMESTAMP(3)", "lamp BIGINT", "watts BIGINT")
+HOURLY = (
+    "SELECT window.start AS event_time, sum(watts) AS watts FROM lamps GROUP BY window(event_time, '1 hour')"
+)
 BOTH = "SELECT event_time, bike FROM rentals UNION ALL SELECT event_time, bike FROM faults"
 
 
 def on(day: int, bike: int, **more: object) -> Row:
     return {"event_time": f"2026-05-{day:02}T12:00:00Z", "bike": bike, **more}
+
+
+def at(time: str, **more: object) -> Row:
+    return {"event_time": f"2026-05-04T{time}:00Z", **more}
 
 
 def schemas_set(story: Story, dataset: str) -> int:
@@ -92,3 +112,108 @@ def test_the_schema_of_a_preprocess_query_is_known_before_its_first_record(story
     assert story.records("tills.all") == [2]
     assert schemas_set(story, "tills.refunds") == 1
     assert [one["verdict"] for one in story.verify("tills.all tills.refunds")] == ["valid"] * 2
+
+
+CHANGES_OF_FARES = (
+    at("06:00", line="T1", fare="2.10"),
+    at("09:00", line="T1", fare="2.40"),
+    at("10:00", line="T1", fare="2.20"),
+    at("11:00", line="T1", fare=None),
+    at("12:00", line="T7", fare="1.00"),
+)
+OTHER_FARES = (at("10:45", line="N9", fare="4.00"), at("11:10", line="N9", fare="4.50"))
+FARES_BY_RIDE = {1: "2.10", 2: "2.40", 3: "2.20", 4: None, 5: "1.00"}
+UPSERTS = {"kind": "UpsertStream", "primaryKey": ["line"]}
+
+
+def fares_in_order(*, has_others: bool) -> Sequence[Row]:
+    fares = [*CHANGES_OF_FARES, *(OTHER_FARES if has_others else ())]
+    return sorted(fares, key=lambda fare: str(fare["event_time"]))
+
+
+def test_a_price_of_its_time_is_not_looked_up_in_a_table_that_is_overwritten(story: Story) -> None:
+    fares, rides = "trams.current", "trams.some"
+    story.add(root(fares, FARES, merge=UPSERTS), root(rides, RIDES, merge=ledger("id")))
+    said = story.refused(derivative("trams.refused", {"rides": rides, "fares": fares}, FARE_OF_RIDE))
+    assert "but fares merges by UpsertStream" in said
+    assert "Ledger with the key and the event time as primaryKey" in said
+    assert "the end of a version is a record too, such as one with a NULL price" in said
+    assert story.find("trams.refused") is None
+
+
+@pytest.mark.parametrize("has_others", [False, True], ids=["alone", "others between"])
+@pytest.mark.parametrize("is_apart", [False, True], ids=["one push", "one by one"])
+@pytest.mark.parametrize(
+    "merge", [ledger("line", "event_time"), {"kind": "Append"}], ids=["Ledger", "Append"]
+)
+def test_each_ride_has_the_fare_of_its_time_however_the_fares_were_pushed(
+    story: Story, merge: Manifest, is_apart: bool, has_others: bool
+) -> None:
+    prefix = (
+        f"trams.{merge['kind'].lower()}.{'apart' if is_apart else 'whole'}.{'more' if has_others else 'less'}"
+    )
+    fares, rides, priced = f"{prefix}.fares", f"{prefix}.rides", f"{prefix}.priced"
+    story.add(
+        root(fares, FARES, merge=merge),
+        root(rides, RIDES, merge=ledger("id")),
+        derivative(priced, {"rides": rides, "fares": fares}, FARE_OF_RIDE),
+    )
+    versions = fares_in_order(has_others=has_others)
+    for push in [[one] for one in versions] if is_apart else [versions]:
+        story.ingest(fares, push)
+        story.pull(priced)
+    times = ("08:30", "09:30", "10:30", "11:30")
+    trips = [at(time, id=number, line="T1") for number, time in enumerate(times, 1)]
+    story.ingest(rides, [*trips, at("12:00", id=5, line="T7")])
+    story.pull(f"{fares} {rides} --set-watermark 2026-05-04T13:00:00Z")
+    story.pull(priced)
+    rows = story.tail(priced)
+    assert {row["id"]: row["fare"] for row in rows} == FARES_BY_RIDE
+    assert len(rows) == len(FARES_BY_RIDE)
+    assert [one["verdict"] for one in story.verify(priced)] == ["valid"]
+
+
+def test_windows_over_a_copy_pause_at_the_first_retraction_of_its_owner(story: Story, tmp_path: Path) -> None:
+    lamps, url = "lamps.readings", (tmp_path / "published").as_uri()
+    story.add(root(lamps, LAMPS))
+    story.ingest(lamps, [at("08:10", lamp=1, watts=40), at("08:20", lamp=2, watts=60)])
+    story.node.run(f"push {lamps} --to {url}")
+    reader = Story(story.node.guest(tmp_path / "guest", {"ODF_FETCH_NETWORKS": "127.0.0.0/8"}))
+    reader.node.up("ingest", "coordinator", "verifier", "sync")
+    try:
+        reader.node.run(f"pull {url} --as {lamps}")
+        reader.add(
+            derivative("lamps.hourly", {"lamps": lamps}, HOURLY),
+            derivative("lamps.bright", {"lamps": lamps}, "SELECT * FROM lamps WHERE watts > 50"),
+        )
+        reader.pull("lamps.hourly lamps.bright")
+
+        upserts = {"kind": "UpsertStream", "primaryKey": ["lamp"]}
+        source = root(lamps, LAMPS, merge=upserts)["content"]["metadata"][0]
+        story.node.run(f"commit {lamps} -", stdin=json.dumps(source).encode())
+        story.ingest(lamps, [at("09:10", lamp=2, watts=70)])
+        story.node.run(f"push {lamps} --to {url}")
+        reader.node.run(f"pull {url} --as {lamps}")
+
+        reader.node.eventually(lambda: reader.summary("lamps.hourly")["problem"])
+        (row,) = reader.node.run("status lamps.hourly --output json")
+        assert "lamps, offset 2 (-C) takes back a record" in row["problem"]
+        assert "write SELECT /*+ CHANGES */" in row["problem"]
+        assert "`odf reset lamps.hourly 0 --yes`" in row["remedy"]
+        reader.pull("lamps.bright")
+        assert [one["watts"] for one in reader.tail("lamps.bright")] == [60, 60, 70]
+        assert reader.summary("lamps.bright")["problem"] is None
+
+        reader.node.run("reset lamps.hourly 0 --yes")
+        changes = derivative(
+            "lamps.hourly", {"lamps": lamps}, HOURLY.replace("SELECT", "SELECT /*+ CHANGES */")
+        )
+        reader.node.run("add - --replace", stdin=as_text(changes))
+        reader.pull("lamps.hourly")
+        left = Counter[object]()
+        for one in reader.tail("lamps.hourly"):
+            left[one["watts"]] += 1 if one["op"] in (0, 3) else -1
+        assert +left == {40: 1, 70: 1}
+        assert reader.summary("lamps.hourly")["problem"] is None
+    finally:
+        reader.node.down()
