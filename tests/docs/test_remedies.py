@@ -55,6 +55,7 @@ FOLLOWED: Final = {
     "odf_common/adapters/local/catalog.py CorruptName.advice": (
         f"{COORDINATOR}/test_modify.py::test_a_name_that_cannot_be_read_is_freed_as_advised"
     ),
+    "odf_common/adapters/local/key_files.py NoPrivateKey.advice": COPIES,
     "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
     "odf_common/adapters/local/refs.py CorruptRef.advice": (
         f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
@@ -113,6 +114,7 @@ FOLLOWED: Final = {
     "odf_coordinator/operations/rebuild_data.py InputsMissing.advice": (
         f"{COORDINATOR}/test_copies_without_data.py::test_inputs_that_are_missing_are_named"
     ),
+    "odf_coordinator/storage/availability.py CopyLost.__str__": COPIES,
     "odf_coordinator/storage/availability.py DataDropped.__str__": LOST,
     "odf_coordinator/transforms/scheduler.py CORRECT_ADVICE": (
         "tests/integration/test_queries_that_the_engine_refuses.py"
@@ -121,6 +123,7 @@ FOLLOWED: Final = {
     "odf_coordinator/transforms/scheduler.py TOLERATE_ADVICE": FAILS,
     "odf_ingest/commit/slice_writer.py BLANK": REFUSED,
     "odf_ingest/errors.py CannotRetry.advice": REFUSED,
+    "odf_ingest/errors.py NoTopic.advice": COPIES,
     "odf_ingest/errors.py QUICKER": (
         "services/ingest/tests/push/test_stuck_sources.py"
         "::test_a_source_whose_query_takes_too_long_stops_until_it_has_another"
@@ -156,6 +159,7 @@ FOLLOWED: Final = {
     "odf_verifier/explanations.py input_not_on_node": COPIES,
     "odf_verifier/explanations.py with_advice": COPIES,
     "odf_verifier/explanations.py without_dropped": LOST,
+    "odf_verifier/replay.py Replay._run": LOST,
 }
 # Messages that name another command for what was asked, or a next step: no problem is to be gone after it.
 INSTEAD: Final = frozenset(
@@ -208,15 +212,11 @@ ELSEWHERE: Final = frozenset(
 # Messages whose command no test follows yet. New ones do not belong here: write the test.
 OPEN: Final = frozenset(
     (
-        "odf_common/adapters/local/key_files.py NoPrivateKey.advice",
         "odf_common/cli/clients.py NoAccount.advice",
         "odf_common/cli/commands/pull.py _remark_missing",
         "odf_common/cli/commands/rejected.py list_rejected",
         "odf_common/cli/commands/status.py disk_problems",
         "odf_common/embedded/doctor_checks.py _disk",
-        "odf_coordinator/storage/availability.py CopyLost.__str__",
-        "odf_ingest/errors.py NoTopic.advice",
-        "odf_verifier/replay.py Replay._run",
     )
 )
 

@@ -240,8 +240,13 @@ def test_late_records_are_late_no_more_after_the_delay_that_the_remark_proposes(
 def test_dropped_and_lost_data_comes_back_by_the_command_that_is_named(story: Story, tmp_path: Path) -> None:
     owner, copy, other = "remedy.owner", "remedy.copied", "remedy.copy"
     story.add(root(owner, COLUMNS), ratio("remedy.derived", owner, "quantity"))
+    story.add(ratio("remedy.again", "remedy.derived", "x"))
     story.ingest(owner, [sale("10:00", 1)])
-    story.pull("remedy.derived")
+    story.pull("remedy.derived remedy.again")
+    story.node.run("system drop-data remedy.derived --yes")
+    (verdict,) = story.verify("remedy.again", code=1)
+    follow(story, verdict["problems"][0]["text"], "pull remedy.derived")
+    assert [one["verdict"] for one in story.verify("remedy.again")] == ["valid"]
     story.node.run("system drop-data remedy.derived --yes")
     follow(story, story.node.fails("tail remedy.derived"), "pull")
     assert len(story.tail("remedy.derived")) == 1
@@ -346,9 +351,18 @@ def test_copies_are_completed_and_taken_over_by_the_commands_that_are_named(
         follow(guest, text, "pull URL", URL=urls[derived])
         assert [one["verdict"] for one in guest.verify(derived)] == ["valid"]
 
+        for file in (guest.folder(owner) / "data").iterdir():
+            file.unlink()
+        follow(guest, guest.node.fails(f"tail {owner}"), "pull URL", URL=urls[owner])
+        assert len(guest.tail(owner)) == 1
+
+        proof = f"prove {owner} 4711"
+        assert "key import" in commands(guest.node.fails(proof))
         said = guest.node.fails(f"ingest {owner} -", stdin=json.dumps(sale("10:01", 2)).encode())
         story.node.run(f"key export {owner} {tmp_path / 'key'}")
         follow(guest, said, "key import", DATASET=owner, FILE=tmp_path / "key")
+        guest.node.run(proof)
+        assert commands(guest.node.fails(f"source resume {owner}")) == [f"pull {owner}"]
         follow(guest, problem_of(guest, owner), "pull")
         assert problem_of(guest, owner) == ""
         guest.ingest(owner, [sale("10:01", 2)])

@@ -276,7 +276,8 @@ def test_a_copy_that_lost_its_data_is_to_be_pulled_again(story: Story) -> None:
         for kind in KINDS:
             story.node.blobs.remove(known.id, kind, list(story.node.blobs.names(known.id, kind)))
 
-        with pytest.raises(CopyLost, match=rf"{ref} is a copy; `odf pull URL --as {ref}` fetches it again"):
+        says = rf"{ref} is a copy; `odf pull URL --as {ref} --recheck` fetches it again"
+        with pytest.raises(CopyLost, match=says):
             story.node.record_reader.tail(ref, 1)
 
         assert f"{ref} is a copy; only the node" in story.pull(ref)[ref].error

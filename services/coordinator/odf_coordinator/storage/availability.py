@@ -35,7 +35,7 @@ class CopyLost(NotFound):
         """Return whose data it is, and how to fetch it."""
         return (
             f"the data of {self.what} is missing: it was lost, and {self.what} is a copy; "
-            f"`odf pull URL --as {self.what}` fetches it again"
+            f"`odf pull URL --as {self.what} --recheck` fetches it again"
         )
 
 
