@@ -142,16 +142,14 @@ def test_a_price_of_its_time_is_not_looked_up_in_a_table_that_is_overwritten(sto
 
 
 @pytest.mark.parametrize("has_others", [False, True], ids=["alone", "others between"])
-@pytest.mark.parametrize("is_apart", [False, True], ids=["one push", "one by one"])
+@pytest.mark.parametrize("how", ["push", "pushes", "messages"])
 @pytest.mark.parametrize(
     "merge", [ledger("line", "event_time"), {"kind": "Append"}], ids=["Ledger", "Append"]
 )
 def test_each_ride_has_the_fare_of_its_time_however_the_fares_were_pushed(
-    story: Story, merge: Manifest, is_apart: bool, has_others: bool
+    story: Story, merge: Manifest, how: str, has_others: bool
 ) -> None:
-    prefix = (
-        f"trams.{merge['kind'].lower()}.{'apart' if is_apart else 'whole'}.{'more' if has_others else 'less'}"
-    )
+    prefix = f"trams.{merge['kind'].lower()}.{how}.{'more' if has_others else 'less'}"
     fares, rides, priced = f"{prefix}.fares", f"{prefix}.rides", f"{prefix}.priced"
     story.add(
         root(fares, FARES, merge=merge),
@@ -159,12 +157,16 @@ def test_each_ride_has_the_fare_of_its_time_however_the_fares_were_pushed(
         derivative(priced, {"rides": rides, "fares": fares}, FARE_OF_RIDE),
     )
     versions = fares_in_order(has_others=has_others)
-    for push in [[one] for one in versions] if is_apart else [versions]:
-        story.ingest(fares, push)
-        story.pull(priced)
+    if how == "messages":
+        story.publish(fares, versions)
+    else:
+        for push in [versions] if how == "push" else [[one] for one in versions]:
+            story.ingest(fares, push)
+            story.pull(priced)
     times = ("08:30", "09:30", "10:30", "11:30")
     trips = [at(time, id=number, line="T1") for number, time in enumerate(times, 1)]
     story.ingest(rides, [*trips, at("12:00", id=5, line="T7")])
+    story.await_records({fares: len(versions), rides: len(FARES_BY_RIDE)})
     story.pull(f"{fares} {rides} --set-watermark 2026-05-04T13:00:00Z")
     story.pull(priced)
     rows = story.tail(priced)
