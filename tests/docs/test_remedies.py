@@ -68,6 +68,10 @@ FOLLOWED: Final = {
     "odf_common/chain/build_blocks.py ClockBehind.advice": (
         f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
     ),
+    "odf_common/cli/clients.py NoAccount.advice": (
+        "tests/integration/test_no_port_serves_other_users.py"
+        "::test_no_port_of_a_multi_tenant_node_serves_another_user"
+    ),
     "odf_common/cli/commands/key.py import_": COPIES,
     "odf_common/cli/commands/new.py _topic": (
         "tests/integration/test_changes_of_a_table.py"
@@ -212,7 +216,6 @@ ELSEWHERE: Final = frozenset(
 # Messages whose command no test follows yet. New ones do not belong here: write the test.
 OPEN: Final = frozenset(
     (
-        "odf_common/cli/clients.py NoAccount.advice",
         "odf_common/cli/commands/pull.py _remark_missing",
         "odf_common/cli/commands/rejected.py list_rejected",
         "odf_common/cli/commands/status.py disk_problems",
