@@ -221,7 +221,7 @@ class HttpDataset:
         except NotFound as error:
             is_logged_in = bool(self._headers)
             raise NothingVisible(
-                what=f"dataset {self.url}", url=self._base, is_logged_in=is_logged_in
+                what=f"dataset {self.url.rstrip('/')}", url=self._base, is_logged_in=is_logged_in
             ) from error
 
     def block(self, name: Multihash) -> bytes:
