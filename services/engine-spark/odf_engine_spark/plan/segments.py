@@ -192,7 +192,8 @@ class Segment:
         old = step.old.get(self.place(stream))
         if old is None:
             return new
-        if UNTIL in old.column_names:  # in checkpoints written while retractions were applied to windows
+        # With another value, an earlier release has applied a retraction to them.
+        if UNTIL in old.column_names and pc.min(old.column(UNTIL)).as_py() not in (None, ALWAYS):
             old = old.filter(pc.equal(old.column(UNTIL), ALWAYS))
         try:
             # A column that the input got since the checkpoint was written is NULL in its records.
