@@ -180,7 +180,7 @@ def test_windows_over_a_copy_pause_at_the_first_retraction_of_its_owner(story: S
     story.add(root(lamps, LAMPS))
     story.ingest(lamps, [at("08:10", lamp=1, watts=40), at("08:20", lamp=2, watts=60)])
     story.node.run(f"push {lamps} --to {url}")
-    reader = Story(story.node.guest(tmp_path / "guest", {"ODF_FETCH_NETWORKS": "127.0.0.0/8"}))
+    reader = Story(story.node.guest(tmp_path / "reader", {"ODF_FETCH_NETWORKS": "127.0.0.0/8"}))
     reader.node.up("ingest", "coordinator", "verifier", "sync")
     try:
         reader.node.run(f"pull {url} --as {lamps}")
