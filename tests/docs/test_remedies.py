@@ -120,11 +120,11 @@ FOLLOWED: Final = {
     ),
     "odf_coordinator/storage/availability.py CopyLost.__str__": COPIES,
     "odf_coordinator/storage/availability.py DataDropped.__str__": LOST,
-    "odf_coordinator/transforms/scheduler.py CORRECT_ADVICE": (
+    "odf_coordinator/catalog/chain_problems.py CORRECT_ADVICE": (
         "tests/integration/test_queries_that_the_engine_refuses.py"
         "::test_it_is_not_checked_and_derived_no_further_and_status_says_why"
     ),
-    "odf_coordinator/transforms/scheduler.py TOLERATE_ADVICE": FAILS,
+    "odf_coordinator/catalog/chain_problems.py TOLERATE_ADVICE": FAILS,
     "odf_ingest/commit/slice_writer.py BLANK": REFUSED,
     "odf_ingest/errors.py CannotRetry.advice": REFUSED,
     "odf_ingest/errors.py NoTopic.advice": COPIES,

@@ -196,6 +196,9 @@ def test_a_query_that_is_refused_today_says_how_to_replace_it(
         raise InvalidQuery(text="reads XML")
 
     monkeypatch.setattr(older.engine, "validate", refuse)
+    remedy = listed(older, "reads XML").remedy
+    assert "`odf commit cities.copy FILE`" in remedy
+    assert "`odf reset cities.copy 0 --yes`" in remedy
 
     (done,) = upgrade(older, "cities.copy")
 

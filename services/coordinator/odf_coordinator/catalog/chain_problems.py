@@ -11,15 +11,27 @@ from typing import Final
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between, iterate
 from odf_common.dataset.plain_credentials import credentials_in, places_of
+from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_coordinator.catalog.problems import Problem
+from odf_common.ports.engine import QueryFailed
+from odf_coordinator.catalog.problems import Problem, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 
 MAX_FUTURE_MS: Final = 24 * 3600 * 1000  # the default of a source's `maxFuture`
 MAX_BLOCKS: Final = 10_000  # a listing reads no more to find the one that raised a watermark
+CORRECT_ADVICE: Final = (
+    "correct the query, with `odf add --replace FILE` or `odf commit {name} FILE`, or its inputs"
+)
+TOLERATE_ADVICE: Final = (
+    "change the query so that it passes such records, with try_divide, try_cast, try_add or nullif, by `odf add "
+    "--replace FILE` or `odf commit {name} FILE`: it continues there; nothing of that record's block is derived before"
+)
+AGAIN_ADVICE: Final = (
+    "; if that is refused, as of a GROUP BY, first {again}: all records are derived again then"
+)
 
 
 def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
@@ -68,6 +80,15 @@ def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
     blocks = blocks_between(datasets.reader(handle.id), handle.state.head, None)
     first = next(decoded.block for _, decoded, _ in blocks if isinstance(decoded.block.event, SetTransform))
     return f"`odf reset {handle.alias} {first.sequence_number - 1} --yes`"
+
+
+def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> str:
+    """Return what to do about a query that the engine refuses, or that fails on its records."""
+    if remedy := remedy_of(error, ""):
+        return remedy.replace(" DATASET`", f" {handle.alias}`")
+    advice = TOLERATE_ADVICE if isinstance(error, QueryFailed) else CORRECT_ADVICE
+    again = derive_again(datasets, handle)
+    return advice.format(name=handle.alias) + (AGAIN_ADVICE.format(again=again) if again else "")
 
 
 class EarlierCredentials:

@@ -163,7 +163,9 @@ class Validation:
             retracting={name: why for name, ref in refs.items() if (why := self._retractions.why(ref))},
         )
 
-    def upgraded(self, state: ChainState, event: SetTransform, *, is_restarted: bool) -> ValidTransform:
+    def upgrade_version(
+        self, state: ChainState, event: SetTransform, *, is_restarted: bool
+    ) -> ValidTransform:
         """Return a dataset's current transform with the engine's version, and what can differ; it keeps its columns.
 
         Raises `InvalidQuery` if the query is refused today, or if its state cannot be migrated, unless restarted.

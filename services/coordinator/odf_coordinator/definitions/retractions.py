@@ -80,7 +80,7 @@ class Retractions:
             if handle.id in seen or not self._datasets.has_key(handle.id):
                 continue
             seen.add(handle.id)
-            validated = self._validated(handle)
+            validated = self._describe_derivative(handle)
             if validated is None:
                 continue
             if validated.retraction_refusal:
@@ -94,10 +94,10 @@ class Retractions:
                 waiting += self._datasets.dependants(handle.id)
 
     def _why_derivative(self, handle: DatasetHandle) -> str:
-        validated = self._validated(handle)
+        validated = self._describe_derivative(handle)
         return _DERIVED if validated is not None and validated.can_retract else ""
 
-    def _validated(self, handle: DatasetHandle) -> ValidatedQuery | None:
+    def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
         """Return what the engine says about a derivative; None for a query of another engine, or one refused today."""
         assert handle.state.transform is not None
         try:

@@ -59,14 +59,14 @@ class EngineUpgrader:
         If restarted, the given ones are derived again from the beginning; of all, those whose results can differ. What
         reads them is rolled back then. A dataset that is refused does not stop the others.
         """
-        for handle in self._chosen(refs, is_all=is_all):
+        for handle in self._select(refs, is_all=is_all):
             yield retry_on_conflict(
                 lambda handle=handle: self._upgrade(  # type: ignore[misc]
                     handle.alias, is_all=is_all, is_restarted=is_restarted, is_dry=is_dry
                 )
             )
 
-    def _chosen(self, refs: Iterable[str], *, is_all: bool) -> Iterator[DatasetHandle]:
+    def _select(self, refs: Iterable[str], *, is_all: bool) -> Iterator[DatasetHandle]:
         own = {
             handle.alias: handle
             for handle in self.datasets.all()
@@ -77,10 +77,12 @@ class EngineUpgrader:
         else:
             refs = tuple(refs)
             like = matching_names([ref for ref in refs if is_pattern(ref)], own)
-            chosen = [own[name] for name in like] + [self._named(ref) for ref in refs if not is_pattern(ref)]
+            chosen = [own[name] for name in like] + [
+                self._find_derivative(ref) for ref in refs if not is_pattern(ref)
+            ]
         return inputs_first({handle.id: handle for handle in chosen})
 
-    def _named(self, ref: str) -> DatasetHandle:
+    def _find_derivative(self, ref: str) -> DatasetHandle:
         handle = self.datasets.find(ref)
         if handle.state.transform is None:
             what = "has no query" if handle.is_derivative else "is a root"
@@ -97,7 +99,7 @@ class EngineUpgrader:
         upgrade = EngineUpgrade(alias=alias, before=current.transform.version or "", outcome="refused")
         validation = Validation(datasets=self.datasets, engine=self.creator.engine)
         try:
-            checked = validation.upgraded(handle.state, current, is_restarted=is_restarted)
+            checked = validation.upgrade_version(handle.state, current, is_restarted=is_restarted)
             version = checked.event.transform.version or ""
             upgrade = replace(upgrade, after=version, changes=checked.changes)
             is_restarted = is_restarted and (bool(checked.changes) or not is_all)

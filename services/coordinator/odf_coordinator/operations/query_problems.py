@@ -11,11 +11,11 @@ from odf_common.errors import InvalidQuery, OdfError
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.steps import ReadStep, Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_coordinator.catalog.problems import Problem, remedy_of
+from odf_coordinator.catalog.chain_problems import query_remedy
+from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of
 from odf_coordinator.definitions.query_validation import Validation
-from odf_coordinator.transforms.scheduler import CORRECT_ADVICE
 
 # The query of a source with its format, or that of a derivative with the dataset's vocabulary
 Question = tuple[Transform, ReadStep] | tuple[SetTransform, DatasetVocabulary]
@@ -41,7 +41,7 @@ class QueryProblems:
             error = self._error((state.transform, state.vocabulary))
             if error is None:
                 return None
-            remedy = remedy_of(error, CORRECT_ADVICE).replace(" DATASET`", f" {handle.alias}`")
+            remedy = query_remedy(self._datasets, handle, error)
             return Problem(text=str(error), remedy=remedy, since=state.system_time)
         for source in sources_of(state):
             if source.preprocess is not None and (error := self._error((source.preprocess, source.read))):

@@ -22,9 +22,9 @@ from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.engine import EngineSilent, QueryFailed, QueryOutOfMemory, ResultsChanged
+from odf_common.ports.engine import EngineSilent, QueryOutOfMemory, ResultsChanged
 from odf_common.service.consumer.pools import ElasticLimit
-from odf_coordinator.catalog.chain_problems import derive_again
+from odf_coordinator.catalog.chain_problems import query_remedy
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.errors import InputDiverged
@@ -43,16 +43,6 @@ FAILED_BACKOFF: Final = Backoff(first=0.2, most=15.0)  # after a run that has fa
 MEMORY_BACKOFF: Final = Backoff(first=5.0, most=600.0)  # after a run that lacked memory
 RETRY_ADVICE: Final = "it is retried automatically; see the coordinator's log"
 MEMORY_ADVICE: Final = "it is retried, since other queries may have filled the memory; else change the query"
-CORRECT_ADVICE: Final = (
-    "correct the query, with `odf add --replace FILE` or `odf commit {name} FILE`, or its inputs"
-)
-TOLERATE_ADVICE: Final = (
-    "change the query so that it passes such records, with try_divide, try_cast, try_add or nullif, by `odf add "
-    "--replace FILE` or `odf commit {name} FILE`: it continues there; nothing of that record's block is derived before"
-)
-AGAIN_ADVICE: Final = (
-    "; if that is refused, as of a GROUP BY, first {again}: all records are derived again then"
-)
 
 
 class Scheduler:
@@ -310,18 +300,10 @@ class Scheduler:
             self._changed.notify_all()
 
     def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
-        remedy = remedy_of(error, "").replace(" DATASET`", f" {handle.alias}`")
-        remedy = remedy or self._query_advice(handle, error)
+        # The chain may have moved since the run began.
+        remedy = query_remedy(self._datasets, self._datasets.by_id(handle.id) or handle, error)
         if self._problems.note(handle.id, str(error), remedy=remedy, cause=cause):
             log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
-
-    def _query_advice(self, handle: DatasetHandle, error: OdfError) -> str:
-        """Return how to replace the query of a derivative, whose chain may have moved since."""
-        advice = (TOLERATE_ADVICE if isinstance(error, QueryFailed) else CORRECT_ADVICE).format(
-            name=handle.alias
-        )
-        again = derive_again(self._datasets, self._datasets.by_id(handle.id) or handle)
-        return advice + (AGAIN_ADVICE.format(again=again) if again else "")
 
 
 class _OwnCommits:

@@ -163,7 +163,7 @@ class Segment:
             complete = np.asarray(records.column(COMPLETE))
             # With LATE, records are kept for that much longer; the maximum keeps NEVER from wrapping around.
             is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
-            step.new[self.place(name)] = _stored(records.filter(pa.array(is_needed)))
+            step.new[self.place(name)] = _with_until(records.filter(pa.array(is_needed)))
             fed[name] = records.filter(pa.array(complete <= now))
             self._report_held(name, complete, now, step.progress)
         return fed
@@ -212,7 +212,7 @@ class Segment:
         return complete > now - int(retention)
 
 
-def _stored(records: pa.Table) -> pa.Table:
+def _with_until(records: pa.Table) -> pa.Table:
     """Return records as the state has them: with `UNTIL`, so that blocks of earlier releases replay to equal bytes."""
     never = pa.array(np.full(len(records), ALWAYS))
     return records.append_column(UNTIL, never).combine_chunks()

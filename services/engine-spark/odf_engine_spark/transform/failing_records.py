@@ -55,7 +55,7 @@ def locate_failure(
     found: list[FailingRecord] = []
     names: list[str] = []
     try:
-        for parts in (_new(sources, inputs), _kept(sources, inputs, state)):
+        for parts in (_new_parts(sources, inputs), _kept_parts(sources, inputs, state)):
             for part in parts:
                 low, high, error, inputs, state = _halve(part, error, inputs, state, attempt, until=until)
                 if high == 0:  # it fails without any of them
@@ -63,7 +63,7 @@ def locate_failure(
                 first = int(part.offsets[part.ends[max(low, 0)]].as_py())
                 last = int(part.offsets[part.ends[high] - 1].as_py())
                 found.append(FailingRecord(dataset=part.source.dataset_id, first=first, last=last))
-                names.append(_named(part.source, first, last))
+                names.append(_record_name(part.source, first, last))
             if found:
                 break
     except (EngineFault, QueryOutOfMemory, StorageUnavailable):
@@ -74,7 +74,7 @@ def locate_failure(
     return QueryFailed(text=f"{error.text}\nIt fails {where}", where=error.where, records=tuple(found))
 
 
-def _named(source: TransformRequestInput, first: int, last: int) -> str:
+def _record_name(source: TransformRequestInput, first: int, last: int) -> str:
     if first == last:
         return f"the record of {source.dataset_alias} at offset {first}"
     return f"a record of {source.dataset_alias} between the offsets {first} and {last}"
@@ -105,7 +105,7 @@ def _halve(
     return low, high, error, *part.cut(inputs, state, part.records.slice(0, part.ends[high]))
 
 
-def _new(sources: Sequence[TransformRequestInput], inputs: Sequence[Input]) -> Iterator[_Part]:
+def _new_parts(sources: Sequence[TransformRequestInput], inputs: Sequence[Input]) -> Iterator[_Part]:
     """Yield the new records of each input; no cut separates the halves of a correction."""
     for number, (source, input_) in enumerate(zip(sources, inputs, strict=True)):
         if not len(input_.records):
@@ -124,7 +124,9 @@ def _new(sources: Sequence[TransformRequestInput], inputs: Sequence[Input]) -> I
         yield _Part(source=source, records=input_.records, offsets=offsets, ends=ends, cut=cut)
 
 
-def _kept(sources: Sequence[TransformRequestInput], inputs: Sequence[Input], state: State) -> Iterator[_Part]:
+def _kept_parts(
+    sources: Sequence[TransformRequestInput], inputs: Sequence[Input], state: State
+) -> Iterator[_Part]:
     """Yield the records of each input that windows and joins keep in the state; sums of groups have no records."""
     by_name: Mapping[str, tuple[TransformRequestInput, Input]] = {
         input_.name.lower(): (source, input_) for source, input_ in zip(sources, inputs, strict=True)

@@ -56,7 +56,7 @@ def command(*, parts: tuple[str, ...], lines: int, follow: bool, raw: bool) -> N
       odf logs ingest -n 100
       odf logs coordinator engine-spark --follow
     """
-    logs = _chosen(parts)
+    logs = _select_logs(parts)
     ends = {}
     for part, file in logs.items():
         last, ends[part] = _last_lines(file, lines, is_raw=raw)
@@ -74,7 +74,7 @@ def _logs() -> Mapping[str, Path]:
     return {file.name.removesuffix(LOG_SUFFIX): file for file in files}
 
 
-def _chosen(parts: Sequence[str]) -> Mapping[str, Path]:
+def _select_logs(parts: Sequence[str]) -> Mapping[str, Path]:
     """Return the logs of these parts, or of all; raises `NoLog`."""
     logs = _logs()
     for part in parts:
