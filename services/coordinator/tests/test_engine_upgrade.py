@@ -198,7 +198,7 @@ def test_a_query_that_is_refused_today_says_how_to_replace_it(
     monkeypatch.setattr(older.engine, "validate", refuse)
     remedy = listed(older, "reads XML").remedy
     assert "`odf commit cities.copy FILE`" in remedy
-    assert "`odf reset cities.copy 0 --yes`" in remedy
+    assert "`odf reset cities.copy 0 --force --yes`" in remedy, "another derivative has read it"
 
     (done,) = upgrade(older, "cities.copy")
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from odf_testing.coordinator import Coordinator
 
+from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.steps import (
@@ -123,3 +124,14 @@ def test_a_query_of_an_earlier_engine_is_not_derived_again_over_what_retracts(
     assert FINAL in refused.error
     (upgraded,) = node.upgrader.upgrade(["counts"], is_all=False, is_restarted=False, is_dry=False)
     assert upgraded.outcome == "upgraded"
+
+
+def test_a_derivative_without_a_query_is_not_known_to_retract(
+    node: Coordinator, root: str, derivative: str, windows_of_copy: str
+) -> None:
+    node.add(merging(root, UPSERT), derivative)
+    copy = node.find("cities.copy")
+    *_, (seed, _, _) = iterate(node.datasets.reader(copy.id), copy.state.head)
+    node.editor.reset("cities.copy", seed)
+    assert node.find("cities.copy").state.transform is None
+    assert [result.outcome for result in node.add(windows_of_copy)] == ["added"]

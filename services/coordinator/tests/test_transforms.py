@@ -184,7 +184,7 @@ def test_blocks_before_the_record_on_which_a_query_fails_are_derived(chain: Coor
     assert problem is not None
     assert problem.text == "division by zero"
     assert "with try_divide, try_cast" in problem.remedy
-    assert "first `odf reset cities.copy 0 --yes`" in problem.remedy
+    assert "first `odf reset cities.copy 0 --force --yes`" in problem.remedy
 
 
 def test_a_range_of_records_on_which_a_query_fails_holds_back_its_first_block(chain: Coordinator) -> None:

@@ -16,7 +16,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import QueryFailed
+from odf_common.ports.engine import EngineNotAvailable, QueryFailed
 from odf_coordinator.catalog.problems import Problem, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 
@@ -79,13 +79,20 @@ def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
         return ""
     blocks = blocks_between(datasets.reader(handle.id), handle.state.head, None)
     first = next(decoded.block for _, decoded, _ in blocks if isinstance(decoded.block.event, SetTransform))
-    return f"`odf reset {handle.alias} {first.sequence_number - 1} --yes`"
+    return _reset(datasets, handle, str(first.sequence_number - 1), " --yes")
+
+
+def name_dataset(text: str, alias: str) -> str:
+    """Return a text of the engine, which does not know the dataset, with its alias in the commands."""
+    return text.replace("`odf engine upgrade DATASET", f"`odf engine upgrade {alias}")
 
 
 def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> str:
     """Return what to do about a query that the engine refuses, or that fails on its records."""
     if remedy := remedy_of(error, ""):
-        return remedy.replace(" DATASET`", f" {handle.alias}`")
+        return name_dataset(remedy, handle.alias)
+    if isinstance(error, EngineNotAvailable):
+        return f"use a node with that engine, or continue with this one: `odf engine upgrade {handle.alias}`"
     advice = TOLERATE_ADVICE if isinstance(error, QueryFailed) else CORRECT_ADVICE
     again = derive_again(datasets, handle)
     return advice.format(name=handle.alias) + (AGAIN_ADVICE.format(again=again) if again else "")
@@ -179,10 +186,10 @@ def _lower(datasets: Datasets, handle: DatasetHandle, found: _Raise | None) -> s
     )
 
 
-def _reset(datasets: Datasets, handle: DatasetHandle, block: str) -> str:
+def _reset(datasets: Datasets, handle: DatasetHandle, block: str, options: str = "") -> str:
     """Return the command that resets a dataset, also if derivatives have read what it drops."""
     force = " --force" if datasets.dependants(handle.id) else ""
-    return f"`odf reset {handle.alias} {block}{force}`"
+    return f"`odf reset {handle.alias} {block}{force}{options}`"
 
 
 def _roll_back(datasets: Datasets, handle: DatasetHandle) -> str:

@@ -53,6 +53,8 @@ class ValidTransform:
     """Its records may be retracted later."""
     changes: Strings = ()
     """The kinds in which results can differ from those of the version before."""
+    refusal: str = ""
+    """Why it cannot be derived from the beginning; empty if it can."""
 
 
 class Validation:
@@ -122,10 +124,9 @@ class Validation:
             try:
                 validated = self._describe(event, vocabulary, _past(past, event), is_new=is_new)
             except InvalidQuery as error:
-                if is_new and past is not None:
-                    self._describe(
-                        event, vocabulary, is_new=True
-                    )  # raises what is wrong with the query itself
+                if not is_new or past is None:
+                    raise
+                self._describe(event, vocabulary, is_new=True)  # raises what is wrong with the query itself
                 raise self._with_way_back(error, past) from error
             require_inputs(validated.tables, [input_.alias or input_.dataset_ref for input_ in event.inputs])
             if is_new and validated.retraction_refusal:
@@ -174,10 +175,9 @@ class Validation:
         past = Past(transform=event.transform, is_restarted=is_restarted)
         with _at("transform"):
             validated = self._describe(unpinned, state.vocabulary, past, is_new=True)
-            if is_restarted and validated.retraction_refusal:
-                raise InvalidQuery(text=validated.retraction_refusal)
         upgraded = replace(event, transform=replace(event.transform, version=validated.version))
-        return ValidTransform(event=upgraded, schema=None, changes=validated.changes)
+        refusal = validated.retraction_refusal if is_restarted else ""
+        return ValidTransform(event=upgraded, schema=None, changes=validated.changes, refusal=refusal)
 
     def require_same_results(self, event: SetTransform, vocabulary: DatasetVocabulary) -> None:
         """Raise `ResultsChanged` if the engine may not compute a transform like the version that it names.

@@ -98,8 +98,9 @@ class Retractions:
         return _DERIVED if validated is not None and validated.can_retract else ""
 
     def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
-        """Return what the engine says about a derivative; None for a query of another engine, or one refused today."""
-        assert handle.state.transform is not None
+        """Return what the engine says about a derivative; None without a query, and for one refused today."""
+        if handle.state.transform is None:  # after a reset to before it
+            return None
         try:
             return self._describe(handle.state.transform, handle.state.vocabulary)
         except (InvalidQuery, EngineNotAvailable, NotFound):

@@ -14,6 +14,7 @@ from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, OdfError, U
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.steps import Strings
+from odf_coordinator.catalog.chain_problems import name_dataset
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
@@ -100,9 +101,13 @@ class EngineUpgrader:
         validation = Validation(datasets=self.datasets, engine=self.creator.engine)
         try:
             checked = validation.upgrade_version(handle.state, current, is_restarted=is_restarted)
+            if is_restarted and is_all and not checked.changes:  # only what can differ is derived again
+                is_restarted = False
+                checked = validation.upgrade_version(handle.state, current, is_restarted=False)
+            if checked.refusal:
+                raise InvalidQuery(text=checked.refusal)
             version = checked.event.transform.version or ""
             upgrade = replace(upgrade, after=version, changes=checked.changes)
-            is_restarted = is_restarted and (bool(checked.changes) or not is_all)
             if checked.event == current and not is_restarted:
                 return replace(upgrade, outcome="up-to-date")
             if is_dry:
@@ -132,5 +137,5 @@ class EngineUpgrader:
 
 def _refusal(error: InvalidQuery, alias: str) -> str:
     """Return why a query is refused, and what to do, unless the engine has said it."""
-    text = str(error).replace(" DATASET ", f" {alias} ")
+    text = name_dataset(str(error), alias)
     return text if "`odf engine upgrade" in text else f"{text}; {_OTHER_QUERY.format(name=alias)}"

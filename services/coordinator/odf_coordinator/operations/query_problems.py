@@ -11,7 +11,7 @@ from odf_common.errors import InvalidQuery, OdfError
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.steps import ReadStep, Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_coordinator.catalog.chain_problems import query_remedy
+from odf_coordinator.catalog.chain_problems import name_dataset, query_remedy
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of
@@ -42,7 +42,8 @@ class QueryProblems:
             if error is None:
                 return None
             remedy = query_remedy(self._datasets, handle, error)
-            return Problem(text=str(error), remedy=remedy, since=state.system_time)
+            text = name_dataset(str(error), handle.alias)
+            return Problem(text=text, remedy=remedy, since=state.system_time)
         for source in sources_of(state):
             if source.preprocess is not None and (error := self._error((source.preprocess, source.read))):
                 remedy = (

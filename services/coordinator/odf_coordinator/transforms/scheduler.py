@@ -22,9 +22,9 @@ from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.engine import EngineSilent, QueryOutOfMemory, ResultsChanged
+from odf_common.ports.engine import EngineNotAvailable, EngineSilent, QueryOutOfMemory, ResultsChanged
 from odf_common.service.consumer.pools import ElasticLimit
-from odf_coordinator.catalog.chain_problems import query_remedy
+from odf_coordinator.catalog.chain_problems import name_dataset, query_remedy
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.errors import InputDiverged
@@ -293,8 +293,11 @@ class Scheduler:
             if lacks_memory or not isinstance(error, InvalidQuery | InputDiverged | ResultsChanged):
                 backoff = MEMORY_BACKOFF if lacks_memory else FAILED_BACKOFF
                 again_at = self._now() + backoff.pause(self._queue.pauses(dataset) + 1)
-                remedy = MEMORY_ADVICE if lacks_memory else remedy_of(error, RETRY_ADVICE)
-                if self._problems.note(dataset, str(error), remedy=remedy):
+                remedy, text = MEMORY_ADVICE if lacks_memory else remedy_of(error, RETRY_ADVICE), str(error)
+                if isinstance(error, EngineNotAvailable) and (handle := self._datasets.by_id(dataset)):
+                    remedy = query_remedy(self._datasets, handle, error)
+                    text = name_dataset(text, handle.alias)
+                if self._problems.note(dataset, text, remedy=remedy):
                     log.error("transform failed", dataset_id=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
             self._changed.notify_all()
@@ -302,7 +305,8 @@ class Scheduler:
     def _note_problem(self, handle: DatasetHandle, error: OdfError, cause: object) -> None:
         # The chain may have moved since the run began.
         remedy = query_remedy(self._datasets, self._datasets.by_id(handle.id) or handle, error)
-        if self._problems.note(handle.id, str(error), remedy=remedy, cause=cause):
+        text = name_dataset(str(error), handle.alias)
+        if self._problems.note(handle.id, text, remedy=remedy, cause=cause):
             log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
 
 
