@@ -330,7 +330,7 @@ def test_a_source_whose_files_are_unusable_for_a_while_recovers_automatically(
         return commit(*arguments)
 
     monkeypatch.setattr(bench.queues._committer, "commit", full)
-    with running(bench, broker) as node, capture_logs() as logs:
+    with capture_logs() as logs, running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.wait(lambda: node.ids == [1, 2])
         node.wait(lambda: not node.owned.stuck())
@@ -349,7 +349,7 @@ def test_the_first_attempt_that_fails_is_reported(
         "commit",
         lambda *arguments: fail(faults.pop()) if faults else commit(*arguments),
     )
-    with running(bench, broker) as node, capture_logs() as logs:
+    with capture_logs() as logs, running(bench, broker) as node:
         broker.logs[TOPIC, 0].append(message(1))
         node.wait(lambda: node.ids == [1])
     (entry,) = (one for one in logs if one["event"] == "source cannot be read yet")
@@ -508,7 +508,7 @@ def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
     broker.logs[TOPIC, 0] += [message(1), message(2)]
     good = bench.state
     bench.propose(AddData(new_source_state=SourceState(source_name="default", kind=KIND, value=value)))
-    with running(bench, broker) as node, capture_logs() as logs:
+    with capture_logs() as logs, running(bench, broker) as node:
         node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
         why = node.owned.reason(Key(bench.dataset, "default"))
         assert why is not None
