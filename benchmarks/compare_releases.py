@@ -11,22 +11,25 @@ interval is that sure, and the extremes are printed with their probability).
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import comb
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from report import changed_file, write_releases
 from rich.console import Console
 from rich.table import Table
 
 CASES: Final = ("ingest_topic", "ingest_file", "small_commits", "transactions")
 WORKER: Final = Path(__file__).with_name("release_worker.py")
 NEW: Final = Path(__file__).parent.parent
+RESULTS: Final = Path(__file__).with_name("results.json")
 CONFIDENCE: Final = 0.95
 STOPPING_SECONDS: Final = 120
 
@@ -73,7 +76,12 @@ def main() -> int:
     parser.add_argument("old", type=Path, help="a checkout of the other release, with its .venv")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=CASES, default=CASES, metavar="CASE")
+    parser.add_argument(
+        "--write", action="store_true", help="also write the ratios to benchmarks/results.json"
+    )
     arguments = parser.parse_args()
+    if arguments.write and (changed := changed_file()):
+        parser.error(f"{changed}: commit first: numbers of a changed tree cannot be reproduced")
     ratios: dict[str, list[float]] = defaultdict(list)
     times: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with ExitStack() as stack:
@@ -90,7 +98,10 @@ def main() -> int:
                     times[name].append((measured[old][name], seconds))
                     ratios[name].append(seconds / measured[old][name])
                     print(f"{name}: {ratios[name][-1]:.3f}", file=sys.stderr)
-    Console(width=None if sys.stdout.isatty() else 120).print(_table(times, ratios))
+    measured_cases = {name: _numbers(times[name], values) for name, values in ratios.items()}
+    Console(width=None if sys.stdout.isatty() else 120).print(_table(measured_cases))
+    if arguments.write:
+        write_releases(measured_cases, RESULTS, old=arguments.old, cores=os.cpu_count() or 1)
     return 0
 
 
@@ -104,19 +115,30 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[0], ordered[-1], max(0.0, 1 - 2 / 2**count)
 
 
-def _table(times: dict[str, list[tuple[float, float]]], ratios: dict[str, list[float]]) -> Table:
+def _numbers(times: Sequence[tuple[float, float]], ratios: Sequence[float]) -> dict[str, float]:
+    """Return a measurement: medians of both releases in ms, of the ratios, and its interval."""
+    old, new = (round(median(seconds) * 1000, 1) for seconds in zip(*times, strict=True))
+    low, high, probability = interval(ratios)
+    numbers = {"ratio": median(ratios), "low": low, "high": high, "probability": probability}
+    return {
+        "pairs": len(ratios),
+        "old_ms": old,
+        "new_ms": new,
+        **{k: round(v, 3) for k, v in numbers.items()},
+    }
+
+
+def _table(measured: Mapping[str, Mapping[str, float]]) -> Table:
     table = Table("case", "pairs", "old, ms", "new, ms", "new / old", "interval of the median", "probability")
-    for name, values in ratios.items():
-        old, new = (median(seconds) * 1000 for seconds in zip(*times[name], strict=True))
-        low, high, probability = interval(values)
+    for name, numbers in measured.items():
         table.add_row(
             name,
-            str(len(values)),
-            f"{old:,.1f}",
-            f"{new:,.1f}",
-            f"{median(values):.3f}",
-            f"{low:.3f} to {high:.3f}",
-            f"{probability:.1%}",
+            str(numbers["pairs"]),
+            f"{numbers['old_ms']:,.1f}",
+            f"{numbers['new_ms']:,.1f}",
+            f"{numbers['ratio']:.3f}",
+            f"{numbers['low']:.3f} to {numbers['high']:.3f}",
+            f"{numbers['probability']:.1%}",
         )
     return table
 

@@ -58,13 +58,24 @@ def memory_of(outcomes: Mapping[str, Outcome]) -> Table:
 
 def write(outcomes: Mapping[str, Outcome], file: Path, *, cores: int, names: Sequence[str]) -> None:
     """Write results; those of cases that were not run stay unchanged. `names` gives the order."""
-    known = json.loads(file.read_text())["cases"] if file.exists() else {}
-    moment = f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}"
-    where = {"date": moment, "cores": cores, **_machine()}
+    results = json.loads(file.read_text()) if file.exists() else {"cases": {}}
+    where = _where(cores)
     new = {name: {**where, "code": shapes_of(name), **_plain(outcome)} for name, outcome in outcomes.items()}
-    cases = known | new
-    ordered = {name: cases[name] for name in names if name in cases}
-    file.write_text(json.dumps({"cases": ordered}, indent=2, ensure_ascii=False) + "\n")
+    cases = results["cases"] | new
+    results["cases"] = {name: cases[name] for name in names if name in cases}
+    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_releases(ratios: Mapping[str, Mapping[str, float]], file: Path, *, old: Path, cores: int) -> None:
+    """Write how long this release took for each measurement, as a ratio to the release in the folder `old`.
+
+    Measurements that were not made stay unchanged.
+    """
+    results = json.loads(file.read_text())
+    where = {**_where(cores), "old_commit": _said("git", "-C", str(old), "rev-parse", "--short=8", "HEAD")}
+    new = {name: {**where, **numbers} for name, numbers in ratios.items()}
+    results["releases"] = results.get("releases", {}) | new
+    file.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
 
 
 def changed_file() -> str:
@@ -73,12 +84,14 @@ def changed_file() -> str:
     return _said("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", *excluded)
 
 
-def _machine() -> dict[str, str]:
-    """Return what a number depends on: commit, processor, Java and Python."""
+def _where(cores: int) -> dict[str, object]:
+    """Return what a number depends on: date, cores, commit, processor, Java and Python."""
     models = [
         line.partition(":")[2].strip() for line in CPUINFO.read_text().splitlines() if "model name" in line
     ]
     return {
+        "date": f"{datetime.now(UTC):%Y-%m-%dT%H:%MZ}",
+        "cores": cores,
         "commit": _said("git", "rev-parse", "--short=8", "HEAD"),
         "processor": models[0] if models else platform.machine(),
         "java": _said("java", "--version"),

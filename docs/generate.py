@@ -96,6 +96,10 @@ What `preprocess` returns has [its own types](#results-of-queries), and is not c
 the dataset's is refused, and only its times are cut to the dataset's unit, as above. Avro and Protobuf messages become
 JSON first, of which times, decimals and UUIDs are strings.
 """
+RELEASES_INTRO: Final = """\
+`python benchmarks/compare_releases.py OLD_CHECKOUT --write`: both releases on one machine, in turns. A
+ratio above 1 is slower. The interval has the true median of the ratios in it with the probability in brackets.
+"""
 RESULTS_INTRO: Final = """\
 What derivatives and `preprocess` store of a query's result. A column keeps the type of its first record: a query that
 returns another one is refused, with the column. Inside a query all times have microseconds: finer ones of an input are
@@ -118,7 +122,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(trees),
         "functions.md": _functions(),
         "conversions.md": _conversions(),
-        "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))["cases"]),
+        "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))),
     }
 
 
@@ -338,11 +342,47 @@ def _rules_of(declared: ValueKind) -> Iterator[tuple[str, ...]]:
 # --- measurements -------------------------------------------------------------------------------------------------
 
 
-def _measurements(cases: Mapping[str, Mapping[str, Any]]) -> str:
+def _measurements(results: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    cases = results["cases"]
     sections = [_case(name, case) for name, case in cases.items() if not case.get("failed")]
     peaks = [(part, _number(peak), case) for part, (peak, case) in part_peaks(cases).items()]
     parts = ["## Memory of a node's parts\n", PARTS_INTRO, _table(("part", "MB", "case"), peaks)]
-    return "\n".join([MEASUREMENTS_NOTICE, "# Measurements\n", MEASUREMENTS_INTRO, *parts, *sections])
+    releases = _releases(results.get("releases", {}))
+    return "\n".join(
+        [MEASUREMENTS_NOTICE, "# Measurements\n", MEASUREMENTS_INTRO, *parts, *releases, *sections]
+    )
+
+
+def _releases(measured: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the section that compares this release with an older one; nothing if they were not compared."""
+    if not measured:
+        return
+    header = (
+        "case",
+        "old ms",
+        "new ms",
+        "new / old",
+        "interval of the median",
+        "pairs",
+        "old",
+        "new",
+        "date",
+    )
+    rows = [
+        (
+            name,
+            f"{numbers['old_ms']:,.1f}",
+            f"{numbers['new_ms']:,.1f}",
+            f"{numbers['ratio']:.3f}",
+            f"{numbers['low']:.3f} to {numbers['high']:.3f} ({numbers['probability']:.1%})",
+            str(numbers["pairs"]),
+            numbers["old_commit"],
+            numbers["commit"],
+            numbers["date"],
+        )
+        for name, numbers in measured.items()
+    ]
+    yield from ("## Compared with an older release\n", RELEASES_INTRO, _table(header, rows))
 
 
 def part_peaks(cases: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, str]]:
