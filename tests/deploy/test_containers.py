@@ -4,10 +4,12 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ import pytest
 import yaml
 from tests.deploy.dockerfile_steps import carry_out, lineage, read
 
+from odf_common.adapters.grpc.server import serve
 from odf_common.embedded import health
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.embedded.plan import ADDRESSES, VIEWS, installed
@@ -235,6 +238,52 @@ def test_a_health_check_reports_what_is_missing(
     said = capsys.readouterr().err
     assert "ODF_INGEST_GRPC is not set" in said
     assert "unknown service nothing" in said
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_listens_on_all_its_addresses_and_is_started_again_when_it_does_not_answer(
+    name: str,
+) -> None:
+    service = composed("compose.yaml")[name]
+    settings = Settings.from_env(service["environment"])
+    if name != VIEWS:
+        assert settings.grpc_listen_host == "0.0.0.0"  # noqa: S104 - of a container
+    command, *check = service["healthcheck"]["test"]
+    assert (command, check) == ("CMD", ["python", "-m", health.__name__, name, "--end-after", "60"])
+    assert service["restart"] == "unless-stopped"
+
+
+def test_a_process_whose_service_does_not_answer_for_long_is_ended_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ODF_INGEST_GRPC", "127.0.0.1:1")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        check = partial(health.main, process=process.pid, folder=tmp_path)
+        assert check(["ingest"]) == 1  # without the option nothing is noted and ended
+        assert not list(tmp_path.iterdir())
+        assert check(["ingest", "--end-after", "3600"]) == 1  # silent from now on
+        assert check(["ingest", "--end-after", "3600"]) == 1
+        assert process.poll() is None
+        assert check(["ingest", "--end-after", "0"]) == 1
+        assert process.wait(10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_service_that_answers_is_not_ended_whether_it_is_ready_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_ready: bool
+) -> None:
+    server = serve("127.0.0.1:0", lambda _: (), is_ready=is_ready)
+    monkeypatch.setenv("ODF_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ODF_INGEST_GRPC", f"127.0.0.1:{server.port}")
+    silent_since = tmp_path / "odf-ingest-silent-since"
+    silent_since.write_text("0")
+    with subprocess.Popen(["sleep", "60"]) as process:
+        code = health.main(["ingest", "--end-after", "1"], process=process.pid, folder=tmp_path)
+        assert code == (0 if is_ready else 1)
+        assert process.poll() is None
+        assert not silent_since.exists()
+        process.terminate()
+    server.stop(0)
 
 
 def test_a_service_that_does_not_listen_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,24 +1,37 @@
 """Whether services at configured addresses serve, where another process manager than `odf up` runs them.
 
 `python -m odf_common.embedded.health SERVICE` exits with 0 if it does, for health checks of containers; the supervisor
-of `odf up` uses the same probes itself.
+of `odf up` uses the same probes itself. No supervisor of containers restarts one because its check fails, so with
+`--end-after SECONDS` the check ends the container's process once the service has not answered at its own address for
+that long; the restart policy then starts it again. A service that answers that it is not ready waits for others, and
+is left alone.
 """
 
+import argparse
 import asyncio
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.codec.visible_text import visible
 from odf_common.embedded.node_file import Node, Part, find_node
-from odf_common.embedded.parts.readiness import Probe, grpc_serves, http_answers
+from odf_common.embedded.parts.readiness import Probe, grpc_answers, grpc_serves, http_answers
 from odf_common.embedded.plan import ADDRESSES, VIEWS, secret_of
 from odf_common.errors import InvalidInput, OdfError, explained
 from odf_common.service.protection import command_credentials
 from odf_common.service.settings import ENGINE, Settings, load
 
 ANSWER_SECONDS: Final = 5.0
+CONTAINER_PROCESS: Final = 1  # the pid of a container's command
+SCRATCH: Final = Path(tempfile.gettempdir())
+ProbeOf = Callable[[str, PeerCredentials], Probe]
 
 
 def located_node(settings: Settings) -> Node:
@@ -53,7 +66,7 @@ def _part(name: str, *, is_served: bool) -> Part:
     return Part(name=name, pid=None, state="unreachable", remedy=remedy)
 
 
-def probe_of(name: str, settings: Settings) -> Probe:
+def probe_of(name: str, settings: Settings, grpc_probe: ProbeOf = grpc_serves) -> Probe:
     """Return the probe of a service; raises `InvalidInput` if it does not exist, `Unavailable` without an address."""
     if name == VIEWS:
         return http_answers(settings.required("views_http"), "/health")
@@ -61,23 +74,63 @@ def probe_of(name: str, settings: Settings) -> Probe:
         raise InvalidInput(text=f"unknown service {name}; choose from {', '.join((*ADDRESSES, VIEWS))}")
     field = ADDRESSES[name]
     address = settings.engine or ENGINE if field == "engine" else settings.required(field)
-    return grpc_serves(address, command_credentials(settings, address, secret_of(name)))
+    return grpc_probe(address, command_credentials(settings, address, secret_of(name)))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Return 0 if the service serves, 1 if it does not, 2 if no service is named."""
-    if len(arguments) != 1:
-        sys.stderr.write("usage: python -m odf_common.embedded.health SERVICE\n")
-        return 2
+def main(arguments: Sequence[str], *, process: int = CONTAINER_PROCESS, folder: Path = SCRATCH) -> int:
+    """Return 0 if the service serves, 1 if it does not, 2 for misuse.
+
+    With `--end-after`, SIGTERM is sent to `process` once the service has not answered for that long; `folder` keeps
+    since when, and is empty when a container starts.
+    """
     try:
-        return 0 if asyncio.run(_answer(probe_of(arguments[0], load()))) else 1
+        chosen = _parser().parse_args(arguments)
+    except SystemExit as misuse:
+        return int(misuse.code or 0)
+    silence = Silence(folder / f"odf-{chosen.service}-silent-since")
+    try:
+        settings = load()
+        if asyncio.run(_is_served(probe_of(chosen.service, settings))):
+            silence.end()
+            return 0
+        if chosen.end_after is not None:
+            if asyncio.run(_is_served(probe_of(chosen.service, settings, grpc_answers))):
+                silence.end()
+            elif silence.seconds(time.monotonic()) >= chosen.end_after:
+                os.kill(process, signal.SIGTERM)
     except OdfError as error:
         sys.stderr.write(f"{visible(explained(error))}\n")
-        return 1
+    return 1
 
 
-async def _answer(probe: Probe) -> bool:
-    return await probe()
+class Silence:
+    """Since when a service has not answered, in a file: each health check is a process of its own."""
+
+    def __init__(self, file: Path) -> None:
+        """Use a file, which need not exist."""
+        self._file = file
+
+    def seconds(self, now: float) -> float:
+        """Return for how long it has lasted; it begins now if no check has found it before."""
+        try:
+            since = float(self._file.read_text())
+        except (FileNotFoundError, ValueError):
+            self._file.write_text(str(now))
+            return 0.0
+        return now - since
+
+    def end(self) -> None:
+        """The service has answered."""
+        self._file.unlink(missing_ok=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m odf_common.embedded.health", description=__doc__)
+    parser.add_argument("service", metavar="SERVICE", help=f"one of {', '.join((*ADDRESSES, VIEWS))}")
+    parser.add_argument(
+        "--end-after", type=float, metavar="SECONDS", help="end the process of a container then"
+    )
+    return parser
 
 
 if __name__ == "__main__":

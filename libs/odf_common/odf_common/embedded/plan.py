@@ -74,6 +74,8 @@ def make_plan(
     addresses = configured_addresses(settings, modules)
     for variable, address in addresses.items():
         require_protected(settings, variable, address)
+    if (host := settings.grpc_listen_host) is not None:
+        require_protected(settings, "ODF_GRPC_LISTEN_HOST", host + ":0")
     require_free(addresses)
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
     kafka_ports = _kafka_ports(settings, allocated)

@@ -66,6 +66,17 @@ def require_protected(settings: Settings, what: str, address: str) -> None:
         raise Unprotected(what=what, address=address, protection=tls.text if tls else None)
 
 
+def listening_address(settings: Settings, address: str) -> str:
+    """Return the `host:port` that the gRPC server at this address listens on.
+
+    A name is resolved once when a server starts. A container gets another address when it joins a network again, so
+    there ODF_GRPC_LISTEN_HOST takes the name's place.
+    """
+    if settings.grpc_listen_host is None:
+        return address
+    return f"{settings.grpc_listen_host}:{address.rpartition(':')[2]}"
+
+
 def peer_tls(settings: Settings) -> PeerTls | None:
     """Return the TLS of gRPC between services, None if it is not configured; raises `InvalidInput` for a bad file."""
     certificate, key, authority = (

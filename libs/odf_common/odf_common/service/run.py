@@ -27,7 +27,7 @@ from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
-from odf_common.service.protection import GRPC_SECRET, peer_credentials, require_protected
+from odf_common.service.protection import GRPC_SECRET, listening_address, peer_credentials, require_protected
 from odf_common.service.settings import Settings, load
 
 __all__ = ["Handler", "OutgoingMessage", "Service", "Subscription", "run_isolated", "run_service"]
@@ -109,9 +109,10 @@ class RunningService:
         if self.service.grpc_address is None:
             raise InvalidInput(where=self.service.name, text="no address to listen on is configured")
         settings = self.environment.settings
-        require_protected(settings, "the gRPC address", self.service.grpc_address)
+        address = listening_address(settings, self.service.grpc_address)
+        require_protected(settings, "the gRPC address", address)
         return serve(
-            self.service.grpc_address,
+            address,
             self.service.grpc,
             credentials=peer_credentials(settings, self.service.grpc_address, self.service.caller_secret),
             is_ready=False,

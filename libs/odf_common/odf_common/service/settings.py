@@ -116,9 +116,7 @@ class Settings:
         "by default in the home",
     )
     store_cache_max_bytes: int = _option(
-        number(MIB, 1 << 50),
-        10240 * MIB,
-        "size from which copies of a bucket's objects are removed from the home",
+        number(MIB, 1 << 50), 10240 * MIB, "size from which copies of objects are removed from the home"
     )
     s3_endpoint: str = _option(endpoint, AWS, "http[s]://host[:port] of buckets whose URL names none")
     s3_region: str | None = _option(str, None, "region of buckets; asked of the server if it is not set")
@@ -234,9 +232,7 @@ class Settings:
     sync_grpc: str | None = _option(address, None, "gRPC address of sync")
     sync_http: str | None = _option(address, None, "HTTP address that serves datasets")
     public_url: str | None = _option(
-        public_url,
-        None,
-        "http[s]://host[:port] by which others reach ODF_SYNC_HTTP, such as that of a proxy",
+        public_url, None, "http[s]://host[:port] by which others reach ODF_SYNC_HTTP, such as that of a proxy"
     )
     http_max_connections: int = _option(number(1, 100_000), 1000, "open connections of the HTTP server")
     http_max_connections_per_address: int = _option(
@@ -302,6 +298,9 @@ class Settings:
     http_key_file: Path | None = _option(
         folder, None, "private key of that certificate, in PEM", needs=HTTP_TLS, is_required=True
     )
+    grpc_listen_host: str | None = _option(
+        host, None, "host that gRPC servers listen on instead of their addresses' own: 0.0.0.0 in containers"
+    )
     listen_unprotected: bool = _option(
         switch,
         default=False,
@@ -310,9 +309,7 @@ class Settings:
     views_http: str | None = _option(address, None, "HTTP address of the views: heads, lag, throughput")
     metrics_port: int | None = _option(number(1, 65535), None, "Prometheus port of this process")
     metrics_host: str = _option(
-        host,
-        "127.0.0.1",
-        "address of the Prometheus port; https and a token unless it is loopback",
+        host, "127.0.0.1", "address of the Prometheus port; https and a token unless it is loopback"
     )
     metrics_token_file: Path | None = _option(
         folder, None, "file with the token that a Prometheus sends, as `Authorization: Bearer`"

@@ -104,6 +104,7 @@ def test_the_engine_gets_every_setting_of_its_door(tmp_path: Path) -> None:
         "ODF_METRICS_TOKEN_FILE": "/token",
         "ODF_ENGINE_SECRET_FILE": "/engine",
         "ODF_METRICS_HOST": "127.0.0.1",
+        "ODF_GRPC_LISTEN_HOST": "127.0.0.1",
         "ODF_LISTEN_UNPROTECTED": "1",
         "ODF_ENGINE_SPARE": "1",
         "ODF_ENGINE_SPARE_AFTER_MS": "0",

@@ -1,6 +1,7 @@
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from odf_testing.bus import MemoryBus
 from structlog.testing import capture_logs
 
+from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.service import logging, metrics, run
 from odf_common.service.environment import Environment, IsolatedEnvironment
+from odf_common.service.protection import Unprotected
 from odf_common.service.run import RunningService, Service
 from odf_common.service.settings import Settings
 
@@ -79,6 +82,29 @@ def test_a_service_that_only_answers_calls_is_connected_to_nothing(tmp_path: Pat
     assert begun.wait(5)
     running.finish()
     assert not running.has_failed
+
+
+def test_a_server_listens_on_the_configured_host_and_the_port_of_its_address(tmp_path: Path) -> None:
+    (port,) = allocate(tmp_path, ("server",)).values()
+    # A name that nothing resolves: its address does not decide where the server listens.
+    service = Service(name="alone", grpc=lambda _: (), grpc_address=f"nowhere.invalid:{port}")
+    settings = Settings(home=tmp_path, grpc_listen_host="127.0.0.2")
+    running = RunningService(service, IsolatedEnvironment(settings=settings))
+    running.start()
+    try:
+        socket.create_connection(("127.0.0.2", port), timeout=5).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    finally:
+        running.finish()
+
+
+def test_a_host_that_other_machines_reach_needs_protection(tmp_path: Path) -> None:
+    service = Service(name="alone", grpc=lambda _: (), grpc_address="127.0.0.1:1")
+    settings = Settings(home=tmp_path, grpc_listen_host="0.0.0.0")  # noqa: S104 - refused
+    running = RunningService(service, IsolatedEnvironment(settings=settings))
+    with pytest.raises(Unprotected, match=r"the gRPC address 0\.0\.0\.0:1 would be open"):
+        running.start()
 
 
 @pytest.mark.timeout(20)

@@ -123,6 +123,17 @@ def kafka_has_topics(settings: Settings) -> Probe:
 
 def grpc_serves(address: str, credentials: PeerCredentials = None) -> Probe:
     """Return a probe: the gRPC health service reports SERVING."""
+    return _health_reported(address, credentials, frozenset({health_pb2.HealthCheckResponse.SERVING}))
+
+
+def grpc_answers(address: str, credentials: PeerCredentials = None) -> Probe:
+    """Return a probe: the gRPC health service answers, also that the service is not ready yet."""
+    return _health_reported(
+        address, credentials, frozenset(health_pb2.HealthCheckResponse.ServingStatus.values())
+    )
+
+
+def _health_reported(address: str, credentials: PeerCredentials, expected: frozenset[int]) -> Probe:
     stubs: list[health_pb2_grpc.HealthStub] = []
     metadata = (credentials.header(),) if isinstance(credentials, PeerSecret) else ()
 
@@ -141,7 +152,7 @@ def grpc_serves(address: str, credentials: PeerCredentials = None) -> Probe:
             answer = await stubs[0].Check(request, timeout=PROBE_TIMEOUT_SECONDS, metadata=metadata)
         except (grpc.aio.AioRpcError, ServerOfAnotherUser):
             return False
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return answer.status in expected
 
     return probe
 
