@@ -84,6 +84,7 @@ def build(env: Environment) -> Service:
         subscriptions=_subscriptions(importer, ownership, parts),
         grpc=partial(register, parts=parts),
         grpc_address=env.settings.coordinator_grpc,
+        uses=("engine-spark", "ingest"),
         background=(ownership.run, publisher.run, collector.run, scheduler.run),
     )
 

@@ -90,6 +90,7 @@ def build(env: Environment) -> Service:
             pushes.register,
         ),
         grpc_address=env.settings.ingest_grpc,
+        uses=("coordinator", "engine-spark"),
         background=(reader.run, schedule.run, pushes.accepted.run),
     )
 

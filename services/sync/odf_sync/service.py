@@ -61,6 +61,7 @@ def build(env: Environment) -> Service:
             webhooks=webhooks,
         ),
         grpc_address=settings.sync_grpc,
+        uses=("coordinator", "ingest"),
         background=(
             partial(serve_http, authorizer, served, settings, audit=audit),
             heads.end_streams,

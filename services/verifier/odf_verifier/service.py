@@ -32,5 +32,6 @@ def build(env: Environment) -> Service:
         subscriptions=(Subscription(topic=NOTIFICATIONS, handler=committed),) if looks else (),
         grpc=partial(register, datasets=env, verifier=verifier),
         grpc_address=env.settings.verifier_grpc,
+        uses=("engine-spark",),
         background=(on_commit.run,) if looks else (),
     )

@@ -10,6 +10,7 @@ from http.client import HTTPException
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.cli.exit_codes import keeping_interrupts
@@ -30,6 +31,7 @@ from odf_common.service.settings import TENANCY_FILE, load
 
 COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
+HEALTH_TIMEOUT_SECONDS = 2.0
 STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its progress
 
 
@@ -64,6 +66,13 @@ class Stuck:
 
 
 OnSilence = Callable[[str, OdfError], None]  # called with a service that does not answer, and why
+
+
+def require_health(node: Node, service: str) -> None:
+    """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
+    with _service(node, service, 0) as open_channel:
+        request = health_pb2.HealthCheckRequest()
+        health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
 
 
 def ignore_silence(_service: str, _error: OdfError) -> None:

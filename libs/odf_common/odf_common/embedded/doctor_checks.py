@@ -27,13 +27,13 @@ from odf_common.embedded.checks import (
     require_redis,
     require_store,
 )
-from odf_common.embedded.health import located_node
+from odf_common.embedded.health import SERVICE_REMEDY, located_node
 from odf_common.embedded.node_file import Node, NoNode, Part, client_settings_for
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
-from odf_common.embedded.plan import configured_addresses, installed, secret_of
+from odf_common.embedded.plan import configured_addresses, installed
 from odf_common.errors import OdfError
 from odf_common.service.connections import kafka_cluster
-from odf_common.service.protection import command_credentials
+from odf_common.service.protection import ENGINE_SERVICE, command_credentials, secret_of
 from odf_common.service.settings import Settings, child_environment, unknown_variables, without_password
 
 OK: Final = "ok"
@@ -47,7 +47,6 @@ ADVISED_FREE_BYTES: Final = 5 * GIB
 ADVISED_MEMORY_BYTES: Final = 4 * GIB
 MIN_OPEN_FILES: Final = 4096  # Kafka keeps several files per partition open
 CLOCK_SECONDS: Final = 5.0
-ENGINE_SERVICE: Final = "engine-spark"
 PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpcio")
 
 
@@ -84,7 +83,7 @@ def _running(settings: Settings) -> Node | None:
         node = located_node(settings)
     except NoNode:
         return None
-    parts = (*node.services, *node.parts)
+    parts = node.services or node.parts
     return None if all(part.state == "unreachable" for part in parts) else node
 
 
@@ -286,7 +285,9 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
                 check=part.name,
                 state=FAILED,
                 text=f"{part.state}, but it does not answer: {why}",
-                remedy=f"see {log}; kill process {part.pid}, and the node restarts it",
+                remedy=SERVICE_REMEDY
+                if part.pid is None
+                else f"see {log}; kill process {part.pid}, and the node restarts it",
             )
         else:
             yield Finding(check=part.name, state=OK, text=_state(part))

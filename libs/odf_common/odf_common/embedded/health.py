@@ -15,55 +15,109 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.local.outage_files import Outage, read_outages
 from odf_common.codec.visible_text import visible
 from odf_common.embedded.node_file import Node, Part, find_node
 from odf_common.embedded.parts.readiness import Probe, grpc_answers, grpc_serves, http_answers
-from odf_common.embedded.plan import ADDRESSES, VIEWS, secret_of
+from odf_common.embedded.plan import ADDRESSES, VIEWS
 from odf_common.errors import InvalidInput, OdfError, explained
-from odf_common.service.protection import command_credentials
+from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of
+from odf_common.service.protection import command_credentials, secret_of
 from odf_common.service.settings import ENGINE, Settings, load
 
-ANSWER_SECONDS: Final = 5.0
 CONTAINER_PROCESS: Final = 1  # the pid of a container's command
 SCRATCH: Final = Path(tempfile.gettempdir())
 ProbeOf = Callable[[str, PeerCredentials], Probe]
+DISPENSABLE: Final = frozenset({"redis"})  # services work without it, if slower
+RECONNECTS: Final = "look at its state and log where it runs; the services connect again by themselves"
+SERVICE_REMEDY: Final = "look at its state and log where it runs"
 
 
 def located_node(settings: Settings) -> Node:
     """Return the supervisor's node of the home, else the services at configured addresses; raises `NoNode`.
 
-    The states of the latter are `ready` and `unreachable`.
+    The states of the latter, and of Kafka, Redis and the bucket, are `ready` and `unreachable`. A part that answers
+    here, but not one of the services, is `unreachable` too; a service that is ready without what it needs `degraded`.
     """
     node = find_node(settings)
-    if node.services or node.parts:
-        return node
-    return replace(node, services=asyncio.run(_configured(settings)))
+    if not node.services and not node.parts:
+        node = replace(node, services=asyncio.run(_configured(settings)), parts=_configured_parts(settings))
+    return with_outages(node, read_outages(settings.home))
+
+
+def with_outages(node: Node, outages: Sequence[Outage]) -> Node:
+    """Return the node with what its services cannot reach."""
+    known = {part.name for part in (*node.services, *node.parts)}
+    unlisted = tuple(
+        Part(name=name, pid=None, state="ready")
+        for name in dict.fromkeys(one.part for one in outages)
+        if name not in known
+    )
+    return replace(
+        node,
+        services=tuple(_with_outages(part, outages) for part in node.services),
+        parts=tuple(_with_outages(part, outages) for part in (*node.parts, *unlisted)),
+    )
+
+
+def _with_outages(part: Part, outages: Sequence[Outage]) -> Part:
+    """Return a part as the services see it; what is not ready anyway stays as it is, with since when."""
+    silent = [one for one in outages if one.part == part.name]
+    if silent:
+        since = min(one.since for one in silent)
+        if part.state != "ready":
+            return part if part.since else replace(part, since=since)
+        names = ", ".join(dict.fromkeys(one.seen_by for one in silent))
+        problem = f"{names} cannot reach it: {silent[0].why}"
+        return replace(part, state="unreachable", since=since, problem=problem, remedy=RECONNECTS)
+    lacking = [one for one in outages if one.seen_by == part.name and one.part not in DISPENSABLE]
+    if not lacking or part.state != "ready":
+        return part
+    names = ", ".join(one.part for one in lacking)
+    since = min(one.since for one in lacking)
+    return replace(
+        part, state="degraded", since=since, problem=f"cannot reach {names}", remedy=f"see {names}"
+    )
 
 
 async def _configured(settings: Settings) -> tuple[Part, ...]:
     fields = {**ADDRESSES, VIEWS: "views_http"}
     names = [name for name, field in fields.items() if getattr(settings, field) is not None]
     served = await asyncio.gather(*(_is_served(probe_of(name, settings)) for name in names))
-    return tuple(_part(name, is_served=is_served) for name, is_served in zip(names, served, strict=True))
+    return tuple(
+        Part(name=name, pid=None, state="ready")
+        if is_served
+        else Part(name=name, pid=None, state="unreachable", remedy=SERVICE_REMEDY)
+        for name, is_served in zip(names, served, strict=True)
+    )
+
+
+def _configured_parts(settings: Settings) -> tuple[Part, ...]:
+    """Return Kafka, Redis and the bucket, as they answer this process."""
+    checks = checks_of(settings, ())
+    with ThreadPoolExecutor(len(checks) or 1) as pool:
+        return tuple(pool.map(_checked, checks, checks.values()))
+
+
+def _checked(name: str, check: Check) -> Part:
+    try:
+        check()
+    except OdfError as error:
+        return Part(name=name, pid=None, state="unreachable", problem=str(error), remedy=RECONNECTS)
+    return Part(name=name, pid=None, state="ready")
 
 
 async def _is_served(probe: Probe) -> bool:
     try:
-        return await asyncio.wait_for(probe(), ANSWER_SECONDS)
+        return await asyncio.wait_for(probe(), CHECK_TIMEOUT_SECONDS)
     except TimeoutError:
         return False
-
-
-def _part(name: str, *, is_served: bool) -> Part:
-    if is_served:
-        return Part(name=name, pid=None, state="ready")
-    remedy = "look at its state and log where it runs: with containers, `docker compose ps` and `docker compose logs`"
-    return Part(name=name, pid=None, state="unreachable", remedy=remedy)
 
 
 def probe_of(name: str, settings: Settings, grpc_probe: ProbeOf = grpc_serves) -> Probe:

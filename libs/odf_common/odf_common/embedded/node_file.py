@@ -35,7 +35,8 @@ class Part:
     """One process of the node.
 
     `state` is starting, ready, unresponsive (it runs but does not answer), failed (the operating system refuses to
-    start it), restarting, foreground or stopped.
+    start it), restarting, foreground or stopped; where no supervisor runs it, ready or unreachable. In what
+    `located_node` returns also unreachable (services cannot reach it) and degraded (it cannot reach what it needs).
     """
 
     name: str

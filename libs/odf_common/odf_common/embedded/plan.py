@@ -20,12 +20,11 @@ from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
 from odf_common.embedded.parts.readiness import grpc_serves, http_answers, listens, once_listening
 from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
-from odf_common.service.protection import ENGINE_SECRET, GRPC_SECRET, peer_credentials, require_protected
+from odf_common.service.protection import ENGINE_SERVICE, peer_credentials, require_protected, secret_of
 from odf_common.service.settings import SINGLE_TENANT, Settings, without_password
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
-ENGINE_SERVICE: Final = "engine-spark"
 VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
 CREDENTIALS: Final = (
@@ -218,11 +217,6 @@ def _service(
         is_ours=True,
         is_elsewhere=partial(is_in_foreground, addressed.home, name),
     )
-
-
-def secret_of(service: str) -> str:
-    """Return the name of the secret that a service's callers send."""
-    return ENGINE_SECRET if service == ENGINE_SERVICE else GRPC_SECRET
 
 
 def emptied(folder: Path) -> Callable[[], Awaitable[None]]:

@@ -78,8 +78,8 @@ class EngineSilent(Unavailable):
 
     def advice(self) -> str:
         return (
-            "an engine whose JVM hangs is restarted within a minute; if that does not help, kill its process, which "
-            "`odf status` shows, with `kill -9`: the node restarts it, and repeats its transforms"
+            "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process or "
+            "container: it is started again, and its transforms are repeated"
         )
 
 

@@ -28,6 +28,7 @@ from odf_common.service.settings import (
 
 GRPC_SECRET: Final = "grpc"  # noqa: S105 - names of files in the home
 ENGINE_SECRET: Final = "engine"  # noqa: S105 - the engine runs SQL of users: what it reads opens no other service
+ENGINE_SERVICE: Final = "engine-spark"
 USERS_UNKNOWN: Final = (
     "the system does not say whose a connection is: over HTTP all its users count as the node's own"
 )
@@ -87,6 +88,11 @@ def peer_tls(settings: Settings) -> PeerTls | None:
     if certificate is None or key is None or authority is None:
         return None
     return PeerTls.read(certificate=certificate, key=key, authority=authority)
+
+
+def secret_of(service: str) -> str:
+    """Return the name of the secret that a service's callers send."""
+    return ENGINE_SECRET if service == ENGINE_SERVICE else GRPC_SECRET
 
 
 def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET) -> PeerCredentials:

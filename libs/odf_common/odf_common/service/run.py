@@ -21,12 +21,14 @@ import structlog
 from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.home_secrets import close_home
+from odf_common.adapters.local.outage_files import OutageFile
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
+from odf_common.service.outages import OutageWatch, checks_of
 from odf_common.service.protection import GRPC_SECRET, listening_address, peer_credentials, require_protected
 from odf_common.service.settings import Settings, load
 
@@ -55,6 +57,8 @@ class Service:
     on_stop: Callable[[], None] | None = None
     audit: Audit = field(default_factory=Audit)
     """Notes its gRPC calls."""
+    uses: tuple[str, ...] = ()
+    """The services that it calls: their outages are noticed, like those of Kafka, Redis and a bucket."""
 
 
 class RunningService:
@@ -86,6 +90,7 @@ class RunningService:
             self._begin(work)
         if self._connected is not None:
             self._begin(partial(self.service.audit.write, self._connected.bus))
+            self._begin(_outages(self.service, self._connected).run)
         self._begin(self._announce)
 
     def finish(self) -> None:
@@ -171,6 +176,13 @@ def allow_open_files() -> None:
     most = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _outages(service: Service, environment: Environment) -> OutageWatch:
+    settings = environment.settings
+    name = "-".join(part for part in (service.name, settings.instance) if part)
+    file = OutageFile(settings.home, name)
+    return OutageWatch(service.name, file, checks_of(settings, service.uses), environment.clock)
 
 
 def _readers(service: Service, environment: Environment) -> tuple[Reader, ...]:

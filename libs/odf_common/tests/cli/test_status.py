@@ -71,6 +71,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr(clients, "coordinator", coordinator)
     monkeypatch.setattr(clients, "ingest", ingest)
+    monkeypatch.setattr(clients, "require_health", lambda node, service: None)
     return tmp_path
 
 

@@ -4,12 +4,14 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from odf_testing.bus import MemoryBus
+from odf_testing.clocks import ManualClock
 from structlog.testing import capture_logs
 
 from odf_common.embedded.parts.tcp_ports import allocate
@@ -22,7 +24,16 @@ from odf_common.service.settings import Settings
 MANY = 20
 
 
-def test_busy_threads_share_one_deadline_at_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+def connected(home: Path, close: Callable[[], object] = lambda: None) -> Environment:
+    """Return what a service needs of its environment when it reads no topics."""
+    settings = Settings(home=home)
+    return cast(
+        "Environment",
+        SimpleNamespace(settings=settings, clock=ManualClock(), bus=MemoryBus(), close=close),
+    )
+
+
+def test_busy_threads_share_one_deadline_at_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "JOIN_SECONDS", 0.2)
     release = threading.Event()
     closed: list[bool] = []
@@ -30,7 +41,7 @@ def test_busy_threads_share_one_deadline_at_shutdown(monkeypatch: pytest.MonkeyP
     def busy(_: threading.Event) -> None:
         release.wait()
 
-    environment = cast("Environment", SimpleNamespace(close=lambda: closed.append(True), bus=MemoryBus()))
+    environment = connected(tmp_path, close=lambda: closed.append(True))
     running = RunningService(Service(name="busy", background=(busy,) * MANY), environment)
     running.start()
     begun = time.monotonic()
@@ -45,7 +56,7 @@ def test_busy_threads_share_one_deadline_at_shutdown(monkeypatch: pytest.MonkeyP
     assert len([name for name in said["threads"] if name.endswith("busy")]) == MANY
 
 
-def test_work_that_ends_at_shutdown_is_waited_for() -> None:
+def test_work_that_ends_at_shutdown_is_waited_for(tmp_path: Path) -> None:
     finished: list[bool] = []
 
     def work(stop: threading.Event) -> None:
@@ -53,7 +64,7 @@ def test_work_that_ends_at_shutdown_is_waited_for() -> None:
         time.sleep(0.1)
         finished.append(True)
 
-    environment = cast("Environment", SimpleNamespace(close=lambda: None, bus=MemoryBus()))
+    environment = connected(tmp_path)
     running = RunningService(Service(name="tidy", background=(work,)), environment)
     running.start()
     running.finish()
@@ -120,7 +131,7 @@ def test_a_service_stops_by_a_signal_that_another_thread_has_received(
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         stop.wait()
 
-    environment = cast("Environment", SimpleNamespace(close=lambda: None, bus=MemoryBus()))
+    environment = connected(tmp_path)
     service = RunningService(Service(name="some", background=(receive,)), environment)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

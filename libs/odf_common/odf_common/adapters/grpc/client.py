@@ -34,7 +34,7 @@ CALL_TIMEOUT_SECONDS: Final = 30.0  # for a short call
 STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress
 RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
 _CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
-_SEE_LOG: Final = "see its log in the folder `logs` of the node's home"
+_SEE_LOG: Final = "see its log"
 Options = Sequence[tuple[str, int | str]]
 # With its transparent retries, gRPC can lose a call that is made while the server closes the connection: the call never
 # ends, neither by its deadline nor when it is canceled (seen in grpcio 1.50 to 1.85).

@@ -77,9 +77,12 @@ class KafkaTopics:
         self._admin, self._refusal = _client(cluster)
 
     def require_answer(self, seconds: float) -> None:
-        """Raise `Unavailable` unless the cluster describes itself in time, with the reason if TLS or SASL failed."""
+        """Raise `Unavailable` unless the cluster describes itself in time, with the reason if TLS or SASL failed.
+
+        It names its brokers, not its topics, of which there may be thousands.
+        """
         try:
-            self._admin.list_topics(timeout=seconds)
+            self._admin.describe_cluster(request_timeout=seconds).result()
         except KafkaException as error:
             self._admin.poll(0)
             raise Unavailable(what="Kafka", why=self._refusal.why or unavailable(error).why) from error

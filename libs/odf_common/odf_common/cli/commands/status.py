@@ -20,9 +20,10 @@ from odf_common.cli.output import (
     shortened,
 )
 from odf_common.cli.rows import problem_of, with_stuck
-from odf_common.embedded.health import located_node
+from odf_common.embedded.health import SERVICE_REMEDY, located_node
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
+from odf_common.embedded.plan import VIEWS
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp, record_count
 from odf_common.ports.store import unknown_dataset
@@ -32,6 +33,7 @@ from odf_common.service.settings import load
 
 MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems
 NEARLY_FULL_BYTES: Final = 16 << 20  # a batch may need that much
+AWAY: Final = frozenset({"unreachable", "unresponsive"})  # they would not answer in time
 VIEWS_TIMEOUT_SECONDS: Final = 1.0
 LIST_TIMEOUT_SECONDS: Final = 10.0  # thousands of datasets on a busy machine need more than one
 COLUMNS: Final = ("dataset", "records", "watermark", "records/s", "waiting")
@@ -61,9 +63,11 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     """
     node = located_node(load())
     silent: dict[str, OdfError] = {}
-    stuck = clients.stuck_sources(node, silent.__setitem__)
-    rows = with_standing(_datasets(node), _summaries(node, silent.__setitem__))
-    polls = clients.polls(node)
+    away = {part.name for part in node.services if part.state in AWAY}
+    stuck = {} if "ingest" in away else clients.stuck_sources(node, silent.__setitem__)
+    views = [] if VIEWS in away else _datasets(node)
+    rows = with_standing(views, [] if "coordinator" in away else _summaries(node, silent.__setitem__))
+    polls = {} if "ingest" in away | silent.keys() else clients.polls(node)
     datasets = [with_poll(with_stuck(row, stuck, str(row["dataset_id"])), polls) for row in rows]
     problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
@@ -107,9 +111,8 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
         if part.state == "ready":
             if part.name in silent:
                 problem = f"does not answer: {silent[part.name]}; the datasets shown are incomplete"
-                rows.append(
-                    {"of": part.name, "problem": problem, "since": None, "remedy": f"Its log is {log}"}
-                )
+                remedy = SERVICE_REMEDY if part.pid is None else f"Its log is {log}"
+                rows.append({"of": part.name, "problem": problem, "since": None, "remedy": remedy})
             continue
         try:
             last = (part.problem,) if part.problem else log_excerpt(log.read_text(errors="replace"), 1)
@@ -242,6 +245,7 @@ def _datasets(node: Node) -> list[dict[str, Any]]:
 def _summaries(node: Node, on_silence: clients.OnSilence) -> list[DatasetSummary]:
     """Return the datasets of the coordinator; empty while it cannot be reached."""
     try:
+        clients.require_health(node, "coordinator")
         with clients.coordinator(node, timeout=0) as coordinator:
             return list(coordinator.List(ListRequest(), timeout=LIST_TIMEOUT_SECONDS).datasets)
     except OdfError as error:

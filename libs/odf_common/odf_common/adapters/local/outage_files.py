@@ -1,0 +1,74 @@
+"""Which parts of the node its services cannot reach, in files of the home: `outages/SERVICE.json`.
+
+Services that share a home may be in different networks, so each says what it cannot reach itself. A file exists during
+an outage only, and is written again with each check: an old one is that of a service that has ended.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from odf_common.adapters.local import durable
+
+log = structlog.stdlib.get_logger(__name__)
+
+FOLDER: Final = "outages"
+STALE_SECONDS: Final = 20.0  # several checks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """A service cannot reach a part of the node."""
+
+    part: str
+    seen_by: str
+    """The service."""
+    since: str
+    """RFC 3339, in UTC, whole seconds."""
+    why: str
+
+
+class OutageFile:
+    """The outages that one instance of a service sees."""
+
+    def __init__(self, home: Path, instance: str) -> None:
+        """Use the file of an instance, whose name is unique among the services of the home."""
+        self._file = home / FOLDER / f"{instance}.json"
+
+    def write(self, outages: Sequence[Outage]) -> None:
+        """Replace what the file says, without fsync; no outage: remove it. A full disk is logged, and no error."""
+        try:
+            if not outages:
+                self._file.unlink(missing_ok=True)
+                return
+            durable.make_folder(self._file.parent)
+            pending = self._file.with_suffix(".new")
+            pending.write_text(json.dumps([asdict(one) for one in outages]))
+            pending.replace(self._file)
+        except OSError as error:
+            log.warning("cannot record outages", why=str(error))
+
+
+def read_outages(home: Path) -> Sequence[Outage]:
+    """Return what the services of a home cannot reach at the moment; nothing of files that cannot be read."""
+    return tuple(outage for file in _files(home) for outage in _outages_in(file))
+
+
+def _files(home: Path) -> Iterable[Path]:
+    try:
+        return sorted((home / FOLDER).glob("*.json"))
+    except OSError:
+        return ()
+
+
+def _outages_in(file: Path) -> Iterator[Outage]:
+    try:
+        if time.time() - file.stat().st_mtime < STALE_SECONDS:
+            yield from [Outage(**one) for one in json.loads(file.read_bytes())]
+    except (OSError, ValueError, TypeError) as error:
+        log.debug("cannot read outages", file=str(file), why=str(error))

@@ -1,0 +1,158 @@
+"""Notices which parts of the node a service cannot reach, and since when, for `odf status`, the log and the metrics.
+
+It asks every part that the service uses every two seconds. An answer takes at most 2.5 seconds, and two in a row must
+be missing, so an outage is known within ten seconds, and a busy part is none.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+import grpc
+import structlog
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client import Gauge
+
+from odf_common.adapters.grpc.client import calling, require_server, watched_channel
+from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.local.outage_files import Outage, OutageFile
+from odf_common.errors import OdfError
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
+from odf_common.service.connections import kafka_cluster, redis_connection
+from odf_common.service.protection import ENGINE_SERVICE, peer_credentials, secret_of
+from odf_common.service.settings import ENGINE, Settings
+
+log = structlog.stdlib.get_logger(__name__)
+
+CHECK_SECONDS: Final = 2.0  # between two checks of a part
+CHECK_TIMEOUT_SECONDS: Final = 2.5
+MIN_FAILURES: Final = 2  # in a row
+UNREACHABLE: Final = Gauge(
+    "odf_unreachable_seconds",
+    "Seconds since this service cannot reach a part of the node; 0 if it can.",
+    ("part",),
+)
+Check = Callable[[], None]  # raises `OdfError` unless a part answers within `CHECK_TIMEOUT_SECONDS`
+
+
+class OutageWatch:
+    """Checks the parts that a service uses, and keeps the outages in its file."""
+
+    def __init__(
+        self,
+        service: str,
+        file: OutageFile,
+        checks: Mapping[str, Check],
+        clock: Clock,
+        *,
+        answer_seconds: float = CHECK_TIMEOUT_SECONDS,
+    ) -> None:
+        """Check nothing before `run`."""
+        self._answer_seconds = answer_seconds
+        self._service = service
+        self._file = file
+        self._checks = checks
+        self._clock = clock
+        self._running: dict[str, Future[None]] = {}
+        self._failures: dict[str, int] = {}
+        self._outages: dict[str, tuple[Timestamp, str]] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Check until the service stops; then nobody knows, so the file is removed."""
+        with ThreadPoolExecutor(len(self._checks) or 1, thread_name_prefix="outages") as pool:
+            while not stop.wait(CHECK_SECONDS):
+                self.check(pool)
+        self._file.write(())
+
+    def check(self, pool: ThreadPoolExecutor) -> None:
+        """Ask each part once; one that still owes its last answer is not asked again."""
+        for part, check in self._checks.items():
+            if part not in self._running:
+                self._running[part] = pool.submit(check)
+        wait(self._running.values(), self._answer_seconds)
+        before = bool(self._outages)
+        for part in self._checks:
+            self._note(part, self._why_silent(part))
+        if before or self._outages:
+            self._file.write(tuple(self._described()))
+
+    def _why_silent(self, part: str) -> str | None:
+        """Return why a part did not answer, None if it did."""
+        if not self._running[part].done():
+            return f"no answer within {self._answer_seconds:g} s"
+        error = self._running.pop(part).exception()
+        if error is None or isinstance(error, OdfError):
+            return None if error is None else str(error)
+        raise error
+
+    def _note(self, part: str, why: str | None) -> None:
+        now = self._clock.now()
+        if why is None:
+            self._failures.pop(part, None)
+            if (outage := self._outages.pop(part, None)) is not None:
+                log.info("part answers again", part=part, seconds=_seconds(outage[0], now))
+            UNREACHABLE.labels(part).set(0)
+            return
+        self._failures[part] = self._failures.get(part, 0) + 1
+        if self._failures[part] >= MIN_FAILURES:
+            if part not in self._outages:
+                log.warning("part does not answer", part=part, why=why)
+            since, _ = self._outages.get(part, (now, why))
+            self._outages[part] = (since, why)
+            UNREACHABLE.labels(part).set(_seconds(since, now))
+
+    def _described(self) -> Iterable[Outage]:
+        for part, (since, why) in self._outages.items():
+            second = Timestamp.from_ms(since.ms // 1000 * 1000)
+            yield Outage(part=part, seen_by=self._service, since=str(second), why=why)
+
+
+def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check]:
+    """Return the checks of Kafka, Redis and the bucket, if they are configured, and of these services."""
+    checks: dict[str, Check] = {}
+    if settings.kafka is not None:
+        checks["kafka"] = partial(KafkaTopics(kafka_cluster(settings)).require_answer, CHECK_TIMEOUT_SECONDS)
+    if settings.redis is not None:
+        checks["redis"] = redis_connection(settings).require_answer
+    if settings.store is not None:
+        url = urlsplit(settings.store.endpoint or settings.s3_endpoint)
+        address = f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
+        checks["store"] = partial(require_server, "the bucket", address, CHECK_TIMEOUT_SECONDS)
+    for name in services:
+        field = "engine" if name == ENGINE_SERVICE else f"{name}_grpc"
+        configured: str | None = getattr(settings, field) or (ENGINE if name == ENGINE_SERVICE else None)
+        if configured is not None:
+            credentials = peer_credentials(settings, configured, secret_of(name))
+            checks[name] = ServiceCheck(name, configured, credentials)
+    return checks
+
+
+class ServiceCheck:
+    """Asks a service for its health, on a connection of its own; a service that is not ready yet answers, too."""
+
+    def __init__(self, name: str, address: str, credentials: PeerCredentials) -> None:
+        """Connect on the first call."""
+        self._name, self._address, self._credentials = name, address, credentials
+        self._channel: grpc.Channel | None = None
+
+    def __call__(self) -> None:
+        """Raise `OdfError` unless it answers; the next call then connects again, to the address that it has then."""
+        if self._channel is None:
+            self._channel = watched_channel(self._address, self._credentials)
+        try:
+            with calling(self._name):
+                health = health_pb2_grpc.HealthStub(self._channel)
+                health.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_SECONDS)
+        except OdfError:
+            self._channel.close()
+            self._channel = None
+            raise
+
+
+def _seconds(since: Timestamp, now: Timestamp) -> float:
+    return max(now.ms - since.ms, 0) / 1000

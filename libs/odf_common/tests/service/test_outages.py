@@ -1,0 +1,160 @@
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from odf_testing.clocks import ManualClock
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from odf_common.adapters.grpc.server import serve
+from odf_common.adapters.local.outage_files import STALE_SECONDS, Outage, OutageFile, read_outages
+from odf_common.embedded.health import with_outages
+from odf_common.embedded.node_file import Node, Part
+from odf_common.errors import OdfError, Unavailable
+from odf_common.metadata.scalars import Timestamp
+from odf_common.service.outages import Check, OutageWatch, checks_of
+from odf_common.service.protection import peer_credentials
+from odf_common.service.settings import Settings
+
+BEGIN = Timestamp.parse("2030-06-01T10:00:00.500Z")
+
+
+class Switch:
+    """A part of the node that answers, or not."""
+
+    def __init__(self) -> None:
+        self.is_on = True
+
+    def __call__(self) -> None:
+        if not self.is_on:
+            raise Unavailable(what="the part", why="its cable is cut")
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+def watch(home: Path, clock: ManualClock, **checks: Check) -> OutageWatch:
+    return OutageWatch("ingest", OutageFile(home, "ingest-1"), checks, clock)
+
+
+def test_an_outage_is_recorded_after_two_missing_answers_with_since_when(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    kafka, clock = Switch(), ManualClock(BEGIN.ms)
+    watched = watch(tmp_path, clock, kafka=kafka, redis=lambda: None)
+    kafka.is_on = False
+    watched.check(pool)
+    assert read_outages(tmp_path) == ()
+    clock.ms += 2_000
+    with capture_logs() as logs:
+        watched.check(pool)
+        clock.ms += 3_000
+        watched.check(pool)
+        expected = Outage(
+            part="kafka",
+            seen_by="ingest",
+            since="2030-06-01T10:00:02Z",
+            why="the part cannot be reached: its cable is cut",
+        )
+        assert read_outages(tmp_path) == (expected,)
+        assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 3
+        assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "redis"}) == 0
+        kafka.is_on = True
+        watched.check(pool)
+    assert read_outages(tmp_path) == ()
+    assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 0
+    assert [line["event"] for line in logs] == ["part does not answer", "part answers again"]
+
+
+def test_a_part_that_takes_too_long_is_not_asked_again_before_it_has_answered(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    asked: list[float] = []
+
+    def slow() -> None:
+        asked.append(time.monotonic())
+        time.sleep(0.4)
+
+    file = OutageFile(tmp_path, "ingest")
+    watched = OutageWatch("ingest", file, {"engine": slow}, ManualClock(BEGIN.ms), answer_seconds=0.05)
+    watched.check(pool)
+    watched.check(pool)
+    assert [one.why for one in read_outages(tmp_path)] == ["no answer within 0.05 s"]
+    assert len(asked) == 1
+    time.sleep(0.5)
+    watched.check(pool)
+    assert (len(asked), read_outages(tmp_path)) == (1, ())
+
+
+def test_the_file_of_a_service_that_has_ended_counts_for_nothing(tmp_path: Path) -> None:
+    seen = Outage(part="kafka", seen_by="sync", since="2030-01-01T00:00:00Z", why="gone")
+    OutageFile(tmp_path, "sync").write([seen])
+    assert read_outages(tmp_path) == (seen,)
+    old = time.time() - STALE_SECONDS - 1
+    os.utime(tmp_path / "outages" / "sync.json", (old, old))
+    assert read_outages(tmp_path) == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"3", b'[{"part": "kafka"}]', b"[3]", b"\xff"])
+def test_a_file_that_is_not_one_of_outages_hides_no_other(tmp_path: Path, content: bytes) -> None:
+    seen = Outage(part="kafka", seen_by="sync", since="2030-01-01T00:00:00Z", why="gone")
+    OutageFile(tmp_path, "sync").write([seen])
+    (tmp_path / "outages" / "odd.json").write_bytes(content)
+    assert read_outages(tmp_path) == (seen,)
+
+
+def test_services_that_lack_a_part_are_degraded_and_the_part_names_who_cannot_reach_it(
+    tmp_path: Path,
+) -> None:
+    node = Node(
+        home=tmp_path,
+        pid=1,
+        services=tuple(Part(name=name, pid=None, state="ready") for name in ("ingest", "sync", "verifier")),
+        parts=(
+            Part(name="redis", pid=None, state="ready"),
+            Part(name="kafka", pid=None, state="unresponsive"),
+        ),
+    )
+
+    def outage(part: str, seen_by: str, second: int) -> Outage:
+        return Outage(part=part, seen_by=seen_by, since=f"2030-01-01T00:00:0{second}Z", why="no answer")
+
+    seen = [
+        outage("redis", "ingest", 5),
+        outage("store", "ingest", 4),
+        outage("store", "sync", 3),
+        outage("kafka", "ingest", 2),
+    ]
+    shown = with_outages(node, seen)
+    states = {part.name: (part.state, part.since, part.problem) for part in (*shown.services, *shown.parts)}
+    assert states == {
+        "ingest": ("degraded", "2030-01-01T00:00:02Z", "cannot reach store, kafka"),
+        "sync": ("degraded", "2030-01-01T00:00:03Z", "cannot reach store"),
+        "verifier": ("ready", None, None),
+        "redis": ("unreachable", "2030-01-01T00:00:05Z", "ingest cannot reach it: no answer"),
+        "kafka": ("unresponsive", "2030-01-01T00:00:02Z", None),  # as its supervisor says
+        "store": ("unreachable", "2030-01-01T00:00:03Z", "ingest, sync cannot reach it: no answer"),
+    }
+
+
+def test_a_service_is_reached_again_when_another_process_serves_at_its_address(tmp_path: Path) -> None:
+    server = serve("127.0.0.1:0", lambda _: (), is_ready=False)
+    address = f"127.0.0.1:{server.port}"
+    settings = Settings(home=tmp_path, verifier_grpc=address)
+    checks = checks_of(settings, ("verifier", "sync"))
+    assert checks.keys() == {"verifier"}  # sync has no address
+    server.stop(0)
+    with pytest.raises(OdfError):
+        checks["verifier"]()
+    credentials = peer_credentials(settings, address)
+    server = serve(address, lambda _: (), credentials=credentials, is_ready=False)
+    checks["verifier"]()
+    server.stop(0)
+    with pytest.raises(OdfError):
+        checks["verifier"]()
