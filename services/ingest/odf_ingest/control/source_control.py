@@ -8,9 +8,18 @@ from typing import Final
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.resume_position import checked_position
-from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, advice_while_retried, with_advice
+from odf_common.errors import (
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Refused,
+    Unavailable,
+    advice_while_retried,
+    with_advice,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
@@ -128,13 +137,13 @@ class SourceControl:
                 yield _view(state, source, None, settings, None)
             for topic in read:
                 key = topic.key(entry.dataset_id)
-                why = stuck.get(key)
+                why, advice = _why_stalled(stuck.get(key), topic.described)
                 yield replace(
                     _view(state, source, topic, settings, self._owned.record(key)),
-                    why="" if why is None else why.text,
-                    advice="" if why is None else why.advice(),
+                    why=why,
+                    advice=advice,
                     late=self._queues.late.of(entry.dataset_id, source),
-                    state=self._state(key),
+                    state=self._state(key, topic.described),
                 )
 
     def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[Resumed]:
@@ -269,10 +278,12 @@ class SourceControl:
             retention = settings.retention
             self._topics.cluster.set_retention(topic, int(retention) if retention.is_limited else None)
 
-    def _state(self, key: Key) -> str:
+    def _state(self, key: Key, described: TopicInfo | OdfError) -> str:
         record = self._owned.record(key)
         if record is not None:
             return record.phase.value
+        if isinstance(described, Unavailable):  # without Kafka no instance knows which of them reads it
+            return Phase.RETRYING.value
         return Phase.OPENING.value if self._owned.is_owned(key.dataset) else ELSEWHERE
 
     def _polled(self, dataset: DatasetId) -> SourceView:
@@ -335,6 +346,15 @@ def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> Sour
     except OdfError:
         return None
     return None
+
+
+def _why_stalled(stalled: Refused | None, described: TopicInfo | OdfError) -> tuple[str, str]:
+    """Return why a source does not read its topic, and the advice; both empty if it reads."""
+    if stalled is not None:
+        return stalled.text, stalled.advice()
+    if isinstance(described, Unavailable):
+        return str(described), described.advice()
+    return "", ""
 
 
 def means_polling_source(state: ChainState, name: str) -> bool:

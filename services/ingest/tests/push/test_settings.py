@@ -105,6 +105,19 @@ def test_a_source_that_another_instance_reads_is_shown_with_its_position(
         assert view.state == "opening", "it is to be read there, and was not yet"
 
 
+def test_a_source_whose_topic_cannot_be_described_says_why_and_is_not_read_elsewhere(
+    make_bench: Any, broker: Broker
+) -> None:
+    with running(make_bench(), broker) as node:
+        node.drain()
+        broker.denied.add(TOPIC)
+        found, other = node.catalog.by_alias("a"), instances(node)[0].owned
+        assert found is not None
+        (view,) = control(node, owned=other).show(found)
+        assert (view.state, view.waiting) == ("retrying", None)
+        assert view.why == f"topic {TOPIC} cannot be reached: Topic authorization failed"
+
+
 def test_external_topics_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         entry = node.catalog.by_alias("a")

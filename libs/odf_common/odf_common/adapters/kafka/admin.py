@@ -41,6 +41,7 @@ from odf_common.ports.bus import PARTITIONS, PUSH_TOPICS, TopicInfo
 __all__ = ["KafkaTopics", "partition_of"]
 
 ADMIN_TIMEOUT_SECONDS: Final = 10.0
+DESCRIBE_TIMEOUT_SECONDS: Final = 4.0  # commands that show topics answer within five
 TOPIC_POLL_SECONDS: Final = 0.02  # between polls for a topic being created
 # librdkafka's local errors have an underscore in their name, but are public.
 _MISSING: Final = frozenset(
@@ -195,7 +196,7 @@ class KafkaTopics:
         return description
 
     def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=ADMIN_TIMEOUT_SECONDS)
+        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_SECONDS)
         topics: dict[str, TopicDescription] = {}
         infos: dict[str, TopicInfo | OdfError] = {}
         for name, answer in answers.items():
