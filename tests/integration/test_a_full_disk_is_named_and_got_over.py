@@ -1,8 +1,6 @@
 """Datasets on a disk that is really full: nothing crashes, all is reported, reading continues, and nothing is lost."""
 
-import contextlib
 import json
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from odf_testing.chains import assert_objects_are_whole
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, ledger, root
-from odf_testing.small_disk import small_disk
+from odf_testing.small_disk import fill, small_disk
 from odf_testing.story import Row, Sender, Story
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
@@ -20,7 +18,6 @@ ROOTS: Final = ("full.append", "full.ledger")
 DERIVED: Final = "full.derived"
 ALL: Final = (*ROOTS, DERIVED)
 SIZE: Final = "8m"
-PIECES: Final = (65_536, 4_096, 1)  # bytes: the rest is filled too
 BATCH: Final = 20  # records
 PAUSE: Final = 0.2  # seconds between two batches
 SERVICES: Final = ("ingest", "coordinator", "verifier", "sync")
@@ -67,18 +64,6 @@ class Stream:
             for topic in self._topics:
                 self._sender.send(topic, messages)
             self.sent += BATCH
-
-
-def fill(folder: Path) -> Path:
-    """Allocate all free space; returns the file that occupies it."""
-    file = folder / "filler"
-    with file.open("wb", buffering=0) as filler:
-        for size in PIECES:
-            with contextlib.suppress(OSError):
-                while True:
-                    filler.write(bytes(size))
-    assert shutil.disk_usage(folder).free == 0
-    return file
 
 
 def pids(node: EmbeddedNode) -> dict[str, int | None]:

@@ -16,13 +16,22 @@ from itertools import islice
 
 import pyarrow as pa
 
+from odf_common.adapters.local.faults import translated
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ChainBroken, iterate
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slice_checks import RecordsDiffer, check_records
 from odf_common.data.slices import read_foreign_slice
-from odf_common.errors import ChainRuleViolated, Damaged, InvalidInput, NotFound, OdfError, VerificationFailed
+from odf_common.errors import (
+    ChainRuleViolated,
+    Damaged,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Unavailable,
+    VerificationFailed,
+)
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -228,9 +237,12 @@ def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schem
         return _problem(link, kind, data.physical_hash, text)
 
     try:
-        file = target.reader.local_path(ObjectKind.DATA, data.physical_hash)
-        table = read_foreign_slice(file, data.offset_interval.records)
+        with translated():
+            file = target.reader.local_path(ObjectKind.DATA, data.physical_hash)
+            table = read_foreign_slice(file, data.offset_interval.records)
         actual = logical_hash(table)
+    except Unavailable:  # of the disk or the process, not of the slice
+        raise
     except OdfError as error:
         return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]
     if actual != data.logical_hash:

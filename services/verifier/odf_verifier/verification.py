@@ -6,15 +6,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import structlog
 
+from odf_common.adapters.local.faults import guarded
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
+from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import Engine
 from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
 from odf_verifier.integrity import Depth, Link, check_chain, check_objects
@@ -30,6 +33,7 @@ INTEGRITY = "integrity"
 BYTES = "bytes"
 """Integrity without the records of slices, which counts only for itself."""
 REPLAY = "replay"
+POSTPONED_BACKOFF: Final = Backoff(first=0.5, most=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +99,12 @@ class Verifier:
         self._keys = home / "keys"
         self._verified = VerifiedHeads(home / "verified")
 
+    @guarded
     def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
-        """Verify one dataset; the last item is the verdict. Raises `Unavailable` if it cannot reach the engine."""
+        """Verify one dataset; the last item is the verdict.
+
+        Raises `Unavailable` if the engine cannot be reached, or the disk cannot be used now: that is no verdict.
+        """
         tally, begun = Tally(), time.monotonic()
         since = self._since(target, scope, INTEGRITY if scope.depth.logical else BYTES)
         links, problems = check_chain(target, since=since)
@@ -219,6 +227,11 @@ def _note_verdict(target: Target, verdict: Verdict, begun: float) -> None:
     )
 
 
+def _note_postponed(target: Target, error: OdfError, failures: int) -> None:
+    tell = log.warning if failures == 1 else log.debug
+    tell("verification postponed", dataset=target.name, dataset_id=str(target.dataset), why=str(error))
+
+
 class OnCommit:
     """Verifies datasets on commit; several commits of a dataset that are queued become one verification."""
 
@@ -243,7 +256,12 @@ class OnCommit:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Verify until stopped; a dataset that fails is logged, and verified again on its next commit."""
+        """Verify until stopped.
+
+        A dataset that cannot be verified now is logged and verified again after a growing pause: an engine returns, a
+        full disk is freed. After another error, which is no verdict either, it is verified again on its next commit.
+        """
+        failures = 0
         while not stop.is_set():
             target = self._next()
             if target is None:
@@ -251,13 +269,18 @@ class OnCommit:
             try:
                 self._verify(target)
             except OdfError as error:
-                # Not a verdict: the engine is unreachable, or the dataset was deleted in the meantime.
-                log.warning(
-                    "verification postponed",
-                    dataset=target.name,
-                    dataset_id=str(target.dataset),
-                    why=str(error),
-                )
+                failures += 1
+                _note_postponed(target, error, failures)
+                if isinstance(error, Unavailable):
+                    self._postpone(target)
+                    stop.wait(POSTPONED_BACKOFF.pause(failures))
+            else:
+                failures = 0
+
+    def _postpone(self, target: Target) -> None:
+        """Queue a dataset behind all others, unless a commit has queued it in the meantime."""
+        with self._changed:
+            self._waiting.setdefault(target.name, target)
 
     def _next(self) -> Target | None:
         with self._changed:

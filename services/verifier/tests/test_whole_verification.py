@@ -1,5 +1,7 @@
 """Verification of a node's datasets from the chain to the replay, by request and with each commit."""
 
+import errno
+import os
 import shutil
 import threading
 import time
@@ -10,17 +12,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow.parquet as pq
 import pytest
 from odf_testing.coordinator import Coordinator
 from odf_testing.damage import flip
 from odf_testing.passing_engine import PassingEngine
+from odf_testing.small_disk import fill, small_disk
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.object_markers import note_drop
-from odf_common.errors import InternalError, InvalidInput, InvalidQuery, OdfError, Unavailable
+from odf_common.errors import (
+    InternalError,
+    InvalidInput,
+    InvalidQuery,
+    OdfError,
+    StorageUnavailable,
+    Unavailable,
+)
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.scalars import Timestamp
@@ -576,8 +587,40 @@ def test_a_dataset_that_cannot_be_verified_is_postponed_and_the_next_one_is_veri
     with capture_logs() as log, running(on_commit.run):
         await_true(lambda: node.is_remembered("cities", "replay"))
 
+        await_true(lambda: node.is_remembered("copy", "replay"))  # the engine is back
+
     assert [(entry["log_level"], entry["dataset"]) for entry in above_debug(log)] == [("warning", "copy")]
-    assert not node.is_remembered("copy", "bytes")
+
+
+def test_a_full_disk_postpones_verification_until_it_is_freed(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, size="4m"):
+        node = Node(disk / "home")
+        filler = fill(disk)
+        (copy,) = targets(node.datasets, ("copy",), every=False, recursive=False)
+        on_commit = OnCommit(node.verifier)
+        on_commit.add(copy)
+
+        with capture_logs() as log, running(on_commit.run):
+            await_true(lambda: bool(above_debug(log)))
+            filler.unlink()
+            await_true(lambda: node.is_remembered("copy", "replay"))
+
+    (entry,) = above_debug(log)
+    assert (entry["event"], entry["log_level"]) == ("verification postponed", "warning")
+    assert entry["why"].startswith("the disk is full (No space left on device): ")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_a_slice_that_cannot_be_opened_now_is_not_reported_as_damaged(
+    node: Node, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(pq, "ParquetFile", fail)
+    with pytest.raises(StorageUnavailable):
+        node.verify("cities")
 
 
 def test_a_name_that_passed_to_another_dataset_is_verified_as_that_one(node: Node) -> None:

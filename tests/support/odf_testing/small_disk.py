@@ -1,11 +1,15 @@
 """A small separate file system at a folder, so that a disk can be full."""
 
+import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
+
+PIECES: Final = (65_536, 4_096, 1)  # bytes: the rest is filled too
 
 
 @contextmanager
@@ -20,4 +24,17 @@ def small_disk(folder: Path, *, size: str) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
+        # Lazily: a test may still hold a lock there.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Allocate all free space; returns the file that occupies it."""
+    file = folder / "filler"
+    with file.open("wb", buffering=0) as filler:
+        for size in PIECES:
+            with suppress(OSError):
+                while True:
+                    filler.write(bytes(size))
+    assert shutil.disk_usage(folder).free == 0
+    return file
