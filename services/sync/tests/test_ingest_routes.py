@@ -22,7 +22,9 @@ from odf_common.ports.store import CatalogEntry, incarnation
 from odf_sync.access import rate_limits
 from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Visibility
-from odf_sync.http.endpoints import FAILED, UNAVAILABLE
+from odf_sync.http.endpoints import FAILED
+from odf_sync.http.ingest_client import DISK_CODE, DISK_HINT, DISK_TEXT
+from odf_sync.http.ingest_routes import ACCEPTED_TEXT
 
 from .ingest_node import DATASET, MAX_BYTES, Here
 from .ingest_node import here as here  # noqa: PLC0414 - a fixture
@@ -343,21 +345,50 @@ def test_an_ingest_that_has_a_damaged_file_cannot_use_it(here: Here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "answer", "text"), [(StorageUnavailable, 507, UNAVAILABLE), (Damaged, 500, FAILED)]
+    ("error", "answer", "plain"),
+    [
+        (StorageUnavailable, 507, {"message": DISK_TEXT, "advice": DISK_HINT}),
+        (Damaged, 500, {"message": FAILED}),
+    ],
 )
 def test_a_store_that_cannot_be_used_is_named_in_the_log_only(
     here: Here,
     monkeypatch: pytest.MonkeyPatch,
     error: type[StorageUnavailable | Damaged],
     answer: int,
-    text: str,
+    plain: dict[str, str],
 ) -> None:
     def hold(_: Staging) -> None:
         raise error(why="it does not answer", file="s3+http://minio.internal/secret-bucket")
 
     monkeypatch.setattr(Staging, "holding", hold)
-    status, plain = here.post()
-    assert (status, plain) == (answer, {"message": text, "code": error.__name__})
+    assert here.post() == (answer, {**plain, "code": error.__name__})
+
+
+WAITING_FOR_DISK = {"state": "accepted", "code": DISK_CODE, "text": "datasets/secret cannot be used now"}
+
+
+def test_a_push_that_waits_for_the_disk_is_answered_soon_and_its_repeat_gets_the_outcome(here: Here) -> None:
+    here.ingest.outcome = WAITING_FOR_DISK
+    status, plain, headers = here.ask("POST", "/orders/ingest?wait=commit", b"x", Idempotency_Key="k")
+    assert (status, headers["Retry-After"]) == (507, "1")
+    assert plain["message"] == f"{DISK_TEXT}; {ACCEPTED_TEXT}"
+    here.ingest.outcome = {"state": "committed", "records": 1}
+    assert here.post(path="/orders/ingest?wait=commit", Idempotency_Key="k")[1]["records"] == 1
+
+
+def test_a_push_without_a_key_is_not_asked_to_repeat_what_was_accepted(here: Here) -> None:
+    here.ingest.outcome = WAITING_FOR_DISK
+    status, plain, _ = here.ask("POST", "/orders/ingest?wait=commit", b"x")
+    assert (status, plain["state"]) == (202, "accepted")
+    assert plain["error"] == {"message": DISK_TEXT, "code": DISK_CODE}
+
+
+def test_a_full_disk_of_ingest_is_answered_like_one_of_this_service(here: Here) -> None:
+    here.ingest.refusal = StorageUnavailable(why="the disk is full", file="secret")
+    status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, headers["Retry-After"]) == (507, "1")
+    assert plain == {"message": DISK_TEXT, "code": DISK_CODE, "advice": DISK_HINT}
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
@@ -54,6 +54,7 @@ class AcceptedPushes:
         self._lock = threading.Lock()
         self._settled = threading.Condition()
         self._working: dict[DatasetId, bool] = {}  # whether there may be more than the worker has seen
+        self._delays: dict[str, OdfError] = {}  # by receipt, until the push is settled
 
     @property
     def receipts(self) -> Receipts:
@@ -87,7 +88,10 @@ class AcceptedPushes:
     def await_settled(
         self, dataset: DatasetId, id_: str, seconds: float, is_there: Callable[[], bool]
     ) -> Receipt | None:
-        """Return a receipt once it is settled, after `seconds` in any state, or at once if the caller is gone."""
+        """Return a receipt once it is settled, after `seconds` in any state, or at once if the caller is gone.
+
+        A receipt whose push waits for the disk is returned at once, too, with the error.
+        """
         until = time.monotonic() + seconds
         with self._settled:
             while True:
@@ -95,6 +99,9 @@ class AcceptedPushes:
                 left = until - time.monotonic()
                 if receipt is None or receipt.is_settled or left <= 0 or not is_there():
                     return receipt
+                delay = self._delays.get(id_)
+                if delay is not None:
+                    return replace(receipt, code=_code(delay), text=str(delay))
                 self._settled.wait(min(left, RECEIPT_POLL_SECONDS))
 
     def _work(self, dataset: DatasetId) -> None:
@@ -122,8 +129,7 @@ class AcceptedPushes:
                     return
                 if _may_pass(error):
                     tries += 1
-                    if tries == 1:
-                        log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
+                    self._delay(dataset, push, error, is_first=tries == 1)
                     self._stop.wait(PUSH_BACKOFF.pause(tries))
                     continue
                 done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
@@ -135,6 +141,7 @@ class AcceptedPushes:
                 text = f"a bug in the node: {type(error).__name__}; its log has the details"
                 done = refused(push.receipt, code="Bug", text=text, advice="")
             self.receipts.settle(dataset, done)
+            self._delays.pop(done.id, None)
             metrics.PUSHES.labels(done.state).inc()
             log.info(
                 "push settled", dataset_id=str(dataset), receipt=done.id, state=done.state, why=done.text
@@ -142,6 +149,17 @@ class AcceptedPushes:
             with self._settled:
                 self._settled.notify_all()
             return
+
+    def _delay(self, dataset: DatasetId, push: PendingPush, error: OdfError, *, is_first: bool) -> None:
+        """Record why a push is tried again, if it is the disk: those who wait for its outcome are told."""
+        if is_first:
+            log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
+        with self._settled:
+            if _code(error) == StorageUnavailable.__name__:
+                self._delays[push.receipt.id] = error
+            else:
+                self._delays.pop(push.receipt.id, None)
+            self._settled.notify_all()
 
     def _committed(self, dataset: DatasetId, push: PendingPush) -> Receipt:
         receipt = push.receipt

@@ -78,6 +78,14 @@ class Node:
         return stored
 
     def settled(self, receipt: Receipt, seconds: float = 20.0) -> Receipt:
+        until = time.monotonic() + seconds
+        while True:  # one that waits for the disk is returned at once
+            found = self.waiting(receipt, until - time.monotonic())
+            if not found.code or found.is_settled or time.monotonic() > until:
+                return found
+            time.sleep(0.01)
+
+    def waiting(self, receipt: Receipt, seconds: float = 20.0) -> Receipt:
         found = self.pushes.await_settled(self.bench.dataset, receipt.id, seconds, lambda: True)
         assert found is not None
         return found
@@ -220,6 +228,26 @@ def test_a_transient_failure_is_retried_until_it_succeeds(
     monkeypatch.setattr(FileCommit, "commit", failing)
     node.start()
     assert node.settled(node.accept(line(1))).state == "committed"
+
+
+def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, disk = make_node(), [StorageUnavailable(file="x", why="the disk is full")]
+    commit = FileCommit.commit
+
+    def failing(*args: Any) -> Any:
+        if disk:
+            raise disk[0]
+        return commit(*args)
+
+    monkeypatch.setattr(FileCommit, "commit", failing)
+    node.start()
+    receipt = node.accept(line(1))
+    waiting = node.waiting(receipt)
+    assert (waiting.state, waiting.code) == ("accepted", "StorageUnavailable")
+    disk.clear()
+    assert (node.settled(receipt).state, node.settled(receipt).code) == ("committed", "")
 
 
 def test_a_push_that_hits_a_bug_does_not_delay_others(

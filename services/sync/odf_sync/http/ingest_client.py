@@ -30,7 +30,16 @@ _STATUSES: Final = {
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.DEADLINE_EXCEEDED: 503,
 }
-_OF_CODE: Final = {"KeyReused": 409, "UnsupportedMediaType": 415, "NotFound": 404}
+INSUFFICIENT_STORAGE: Final = 507
+DISK_CODE: Final = "StorageUnavailable"
+DISK_TEXT: Final = "the disk of the node takes no data now, for example because it is full"
+DISK_HINT: Final = "repeat the push with its key"
+_OF_CODE: Final = {
+    "KeyReused": 409,
+    "UnsupportedMediaType": 415,
+    "NotFound": 404,
+    DISK_CODE: INSUFFICIENT_STORAGE,
+}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,6 +64,8 @@ def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
     if status < 500 or code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
     log.warning("ingest failed", code=error.code, why=with_advice(error))
+    if status == INSUFFICIENT_STORAGE:
+        return PushRefused(status=status, error=error.code, text=DISK_TEXT, hint=DISK_HINT)
     text = FAILED if code is grpc.StatusCode.DATA_LOSS else UNAVAILABLE
     return PushRefused(status=status, error=error.code, text=text)
 

@@ -34,7 +34,15 @@ from odf_sync.http.endpoints import (
     fault_of_node,
     is_still_allowed,
 )
-from odf_sync.http.ingest_client import IngestClient, PushRefused, status_of
+from odf_sync.http.ingest_client import (
+    DISK_CODE,
+    DISK_HINT,
+    DISK_TEXT,
+    INSUFFICIENT_STORAGE,
+    IngestClient,
+    PushRefused,
+    status_of,
+)
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -42,6 +50,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PUSH_RETRY_AFTER_SECONDS: Final = 1
+TRY_AGAIN: Final = frozenset({web.HTTPServiceUnavailable.status_code, INSUFFICIENT_STORAGE})
+ACCEPTED_TEXT: Final = "the push is accepted, and will be committed once it does"
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 2.0  # of one call of ingest; a service that stops waits for it
 PUSH_THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
@@ -140,6 +150,14 @@ class IngestRoutes:
             receipt = await self._run(self._ingest.accept, push)
         if wait is not Wait.NO:
             receipt = await self._settled(request, receipt)
+            # Without a key, a repeat would be another push.
+            if receipt.state == "accepted" and receipt.code == DISK_CODE and not push.is_key_generated:
+                raise PushRefused(
+                    status=INSUFFICIENT_STORAGE,
+                    error=DISK_CODE,
+                    text=f"{DISK_TEXT}; {ACCEPTED_TEXT}",
+                    hint=DISK_HINT,
+                )
             if receipt.state == "refused":
                 raise PushRefused(
                     status=status_of(receipt.code), error=receipt.code, text=receipt.text, hint=receipt.advice
@@ -165,7 +183,7 @@ class IngestRoutes:
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
     async def _settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
-        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest or a client.
+        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest, a disk or a client.
 
         Likewise if this service stops: without an answer, clients would push again what was accepted.
         """
@@ -174,12 +192,12 @@ class IngestRoutes:
         ref = str(dataset_of(request).dataset_id)
         show = partial(self._ingest.show, ref, receipt.id, WAIT_STEP_SECONDS)
         while receipt.state == "accepted" and loop.time() < until and request.transport is not None:
-            if self._ingest.is_stopping:
+            if self._ingest.is_stopping or receipt.code == DISK_CODE:
                 return receipt
             try:
                 receipt = await loop.run_in_executor(self._waiting, show)
             except PushRefused as error:
-                if error.status != web.HTTPServiceUnavailable.status_code:
+                if error.status not in TRY_AGAIN:
                     raise
                 if error.error != BUSY_CODE:
                     return receipt  # it is accepted, even if ingest has stopped since
@@ -248,8 +266,10 @@ def _in_json(handler: Handler) -> Handler:
         except OdfError as error:
             log.warning("push failed", path=request.path, code=error.code, why=with_advice(error))
             status, text = fault_of_node(error)
-            status = 507 if isinstance(error, StorageUnavailable) else status
-            return _error(PushRefused(status=status, error=error.code, text=text))
+            hint = ""
+            if isinstance(error, StorageUnavailable):
+                status, text, hint = INSUFFICIENT_STORAGE, DISK_TEXT, DISK_HINT
+            return _error(PushRefused(status=status, error=error.code, text=text, hint=hint))
         except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
             cut_off = BodyCutOff(text=f"the body ends before its own end; nothing was accepted ({error})")
             return _error(
@@ -262,7 +282,7 @@ def _in_json(handler: Handler) -> Handler:
 def _error(error: PushRefused) -> web.Response:
     plain = {"message": error.text, "code": error.error, "advice": error.hint}
     response = web.json_response({key: value for key, value in plain.items() if value}, status=error.status)
-    if error.status == web.HTTPServiceUnavailable.status_code:
+    if error.status in TRY_AGAIN:
         response.headers["Retry-After"] = str(PUSH_RETRY_AFTER_SECONDS)
     if error.status in {408, 413}:
         response.force_close()  # the rest of the body is not read
@@ -315,7 +335,8 @@ def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
 
 
 def _plain(receipt: pb.PushReceipt, entry: CatalogEntry, url: str) -> dict[str, object]:
-    error = {"message": receipt.text, "code": receipt.code, "advice": receipt.advice}
+    text = DISK_TEXT if receipt.code == DISK_CODE else receipt.text  # ours names a file
+    error = {"message": text, "code": receipt.code, "advice": receipt.advice}
     return {
         "receipt": receipt.id,
         "url": url,
