@@ -104,7 +104,14 @@ def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushS
     receipts, targets = Receipts(env.settings.home), _targets(env)
     pool = ElasticPool(PUSH_THREADS, name="accepted")
     rejecting = _rejecting(env)
-    parts = Parts(receipts=receipts, queues=queues, preparer=preparer, rejecting=rejecting, pool=pool)
+    parts = Parts(
+        receipts=receipts,
+        queues=queues,
+        preparer=preparer,
+        rejecting=rejecting,
+        pool=pool,
+        silent=env.silent,
+    )
     return PushServicer(
         catalog=env.catalog,
         queues=queues,

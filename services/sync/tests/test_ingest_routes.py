@@ -23,7 +23,7 @@ from odf_sync.access import rate_limits
 from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Visibility
 from odf_sync.http.endpoints import FAILED
-from odf_sync.http.ingest_client import DISK_CODE, DISK_HINT, DISK_TEXT
+from odf_sync.http.ingest_client import DISK_CODE, DISK_TEXT, REPEAT_HINT
 from odf_sync.http.ingest_routes import ACCEPTED_TEXT
 
 from .ingest_node import DATASET, MAX_BYTES, Here
@@ -347,7 +347,7 @@ def test_an_ingest_that_has_a_damaged_file_cannot_use_it(here: Here) -> None:
 @pytest.mark.parametrize(
     ("error", "answer", "plain"),
     [
-        (StorageUnavailable, 507, {"message": DISK_TEXT, "advice": DISK_HINT}),
+        (StorageUnavailable, 507, {"message": DISK_TEXT, "advice": REPEAT_HINT}),
         (Damaged, 500, {"message": FAILED}),
     ],
 )
@@ -377,6 +377,19 @@ def test_a_push_that_waits_for_the_disk_is_answered_soon_and_its_repeat_gets_the
     assert here.post(path="/orders/ingest?wait=commit", Idempotency_Key="k")[1]["records"] == 1
 
 
+def test_a_push_that_waits_for_a_part_of_the_node_is_answered_soon_with_the_part(here: Here) -> None:
+    here.ingest.outcome = {"state": "accepted", "code": "PartSilent", "text": "kafka does not answer"}
+    status, plain, headers = here.ask("POST", "/orders/ingest", b"x", Idempotency_Key="k")
+    assert (status, headers["Retry-After"]) == (503, "1")
+    assert plain == {
+        "message": f"kafka does not answer; {ACCEPTED_TEXT}",
+        "code": "PartSilent",
+        "advice": REPEAT_HINT,
+    }
+    status, plain, _ = here.ask("POST", "/orders/ingest", b"x")
+    assert (status, plain["error"]) == (202, {"message": "kafka does not answer", "code": "PartSilent"})
+
+
 def test_a_push_without_a_key_is_not_asked_to_repeat_what_was_accepted(here: Here) -> None:
     here.ingest.outcome = WAITING_FOR_DISK
     status, plain, _ = here.ask("POST", "/orders/ingest?wait=commit", b"x")
@@ -388,7 +401,7 @@ def test_a_full_disk_of_ingest_is_answered_like_one_of_this_service(here: Here) 
     here.ingest.refusal = StorageUnavailable(why="the disk is full", file="secret")
     status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
     assert (status, headers["Retry-After"]) == (507, "1")
-    assert plain == {"message": DISK_TEXT, "code": DISK_CODE, "advice": DISK_HINT}
+    assert plain == {"message": DISK_TEXT, "code": DISK_CODE, "advice": REPEAT_HINT}
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:

@@ -1,7 +1,7 @@
 """The ports that a service uses, wired once from the settings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
@@ -18,6 +18,7 @@ from odf_common.ports.engine import Engine
 from odf_common.ports.locks import Lock, Locks
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
 from odf_common.service.node_id import claim_topics
+from odf_common.service.outages import SilentParts
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import ENGINE, Settings
 
@@ -32,6 +33,8 @@ class Environment(NodeDatasets):
     topics: Topics
     locks: Locks
     engine: Engine
+    silent: SilentParts = field(default_factory=SilentParts)
+    """The parts of the node that this process misses an answer of."""
     claim: Callable[[], object]
     """Claim the topics for this node; raises `TopicsTaken`."""
     close: Callable[[], None]

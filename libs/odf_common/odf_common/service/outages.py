@@ -7,6 +7,7 @@ be missing, so an outage is known within ten seconds, and a busy part is none.
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from odf_common.adapters.grpc.client import calling, require_server, watched_cha
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local.outage_files import Outage, OutageFile
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.service.connections import kafka_cluster, redis_connection
@@ -40,6 +41,32 @@ UNREACHABLE: Final = Gauge(
 Check = Callable[[], None]  # raises `OdfError` unless a part answers within `CHECK_TIMEOUT_SECONDS`
 
 
+@dataclass(eq=False, kw_only=True)
+class PartSilent(Unavailable):
+    """A part of the node that is needed does not answer; `what` is its name."""
+
+    def __str__(self) -> str:
+        """Return the part without the reason, which may name addresses: clients over HTTP see it."""
+        return f"{self.what} does not answer"
+
+
+class SilentParts:
+    """The parts that owe their last answer, which may still be none of an outage; thread-safe."""
+
+    def __init__(self) -> None:
+        """No part is silent until a check says so."""
+        self._whys: Mapping[str, str] = {}
+
+    def replace(self, whys: Mapping[str, str]) -> None:
+        """From now on these parts are silent; the values say why."""
+        self._whys = dict(whys)
+
+    def find(self, parts: Iterable[str]) -> PartSilent | None:
+        """Return the error of the first of these parts that is silent, None if all have answered."""
+        whys = self._whys
+        return next((PartSilent(what=part, why=whys[part]) for part in parts if part in whys), None)
+
+
 class OutageWatch:
     """Checks the parts that a service uses, and keeps the outages in its file."""
 
@@ -50,9 +77,11 @@ class OutageWatch:
         checks: Mapping[str, Check],
         clock: Clock,
         *,
+        silent: SilentParts | None = None,
         answer_seconds: float = CHECK_TIMEOUT_SECONDS,
     ) -> None:
-        """Check nothing before `run`."""
+        """Check nothing before `run`; `silent` is kept current for the service's own use."""
+        self._silent = SilentParts() if silent is None else silent
         self._answer_seconds = answer_seconds
         self._service = service
         self._file = file
@@ -76,8 +105,10 @@ class OutageWatch:
                 self._running[part] = pool.submit(check)
         wait(self._running.values(), self._answer_seconds)
         before = bool(self._outages)
-        for part in self._checks:
-            self._note(part, self._why_silent(part))
+        answers = {part: self._why_silent(part) for part in self._checks}
+        self._silent.replace({part: why for part, why in answers.items() if why is not None})
+        for part, why in answers.items():
+            self._note(part, why)
         if before or self._outages:
             self._file.write(tuple(self._described()))
 

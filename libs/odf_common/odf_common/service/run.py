@@ -182,7 +182,8 @@ def _outages(service: Service, environment: Environment) -> OutageWatch:
     settings = environment.settings
     name = "-".join(part for part in (service.name, settings.instance) if part)
     file = OutageFile(settings.home, name)
-    return OutageWatch(service.name, file, checks_of(settings, service.uses), environment.clock)
+    checks = checks_of(settings, service.uses)
+    return OutageWatch(service.name, file, checks, environment.clock, silent=environment.silent)
 
 
 def _readers(service: Service, environment: Environment) -> tuple[Reader, ...]:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.service import logging, metrics, run
 from odf_common.service.environment import Environment, IsolatedEnvironment
+from odf_common.service.outages import SilentParts
 from odf_common.service.protection import Unprotected
 from odf_common.service.run import RunningService, Service
 from odf_common.service.settings import Settings
@@ -29,7 +30,9 @@ def connected(home: Path, close: Callable[[], object] = lambda: None) -> Environ
     settings = Settings(home=home)
     return cast(
         "Environment",
-        SimpleNamespace(settings=settings, clock=ManualClock(), bus=MemoryBus(), close=close),
+        SimpleNamespace(
+            settings=settings, clock=ManualClock(), bus=MemoryBus(), close=close, silent=SilentParts()
+        ),
     )
 
 

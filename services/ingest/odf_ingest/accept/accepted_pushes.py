@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -13,6 +13,7 @@ from odf_common.errors import OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
+from odf_common.service.outages import SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, State, refused
 from odf_ingest.commit.commit_queue import CommitQueues
@@ -30,6 +31,8 @@ SCAN_SECONDS: Final = 5.0  # between looks for pushes that another process has l
 TIDY_SECONDS: Final = 3600.0
 RECEIPT_POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
 MAX_ATTEMPTS_AFTER_BUG: Final = 3  # attempts at a push that fails because of a bug
+PATIENCE_SECONDS: Final = 1.0  # a part that is restarted may answer soon
+NEEDED: Final = ("kafka", "coordinator")  # to commit
 PUSH_BACKOFF: Final = Backoff(first=0.2, most=10.0)
 
 
@@ -42,6 +45,7 @@ class Parts:
     preparer: Preparer
     rejecting: RejectPolicy
     pool: Executor
+    silent: SilentParts = field(default_factory=SilentParts)
 
 
 class AcceptedPushes:
@@ -90,9 +94,11 @@ class AcceptedPushes:
     ) -> Receipt | None:
         """Return a receipt once it is settled, after `seconds` in any state, or at once if the caller is gone.
 
-        A receipt whose push waits for the disk is returned at once, too, with the error.
+        A receipt whose push waits for the disk is returned at once, too, with the error, and after `PATIENCE_SECONDS`
+        one whose commit needs a part of the node that does not answer.
         """
-        until = time.monotonic() + seconds
+        begun = time.monotonic()
+        until = begun + seconds
         with self._settled:
             while True:
                 receipt = self.receipts.find(dataset, id_)
@@ -100,6 +106,8 @@ class AcceptedPushes:
                 if receipt is None or receipt.is_settled or left <= 0 or not is_there():
                     return receipt
                 delay = self._delays.get(id_)
+                if delay is None and time.monotonic() - begun >= PATIENCE_SECONDS:
+                    delay = self._parts.silent.find(NEEDED)
                 if delay is not None:
                     return replace(receipt, code=_code(delay), text=str(delay))
                 self._settled.wait(min(left, RECEIPT_POLL_SECONDS))

@@ -15,9 +15,10 @@ from odf_testing.guarded import GuardedDict
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
+from odf_common.service.outages import SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
-from odf_ingest.accept.accepted_pushes import MAX_ATTEMPTS_AFTER_BUG, AcceptedPushes, Parts
+from odf_ingest.accept.accepted_pushes import MAX_ATTEMPTS_AFTER_BUG, PATIENCE_SECONDS, AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of
@@ -42,6 +43,7 @@ class Node:
         pool = ThreadPoolExecutor(4)
         self._pools.append(pool)
         receipts = Receipts(self.home)
+        self.silent = SilentParts()
         self.pushes = AcceptedPushes(
             Parts(
                 receipts=receipts,
@@ -49,6 +51,7 @@ class Node:
                 preparer=self.bench.preparer,
                 rejecting=self.bench.rejecting,
                 pool=pool,
+                silent=self.silent,
             )
         )
         return self.pushes
@@ -248,6 +251,27 @@ def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
     assert (waiting.state, waiting.code) == ("accepted", "StorageUnavailable")
     disk.clear()
     assert (node.settled(receipt).state, node.settled(receipt).code) == ("committed", "")
+
+
+@pytest.mark.parametrize(
+    ("silent", "code", "text"),
+    [
+        ({"kafka": "no answer at 10.0.0.1"}, "PartSilent", "kafka does not answer"),
+        ({"coordinator": "reset"}, "PartSilent", "coordinator does not answer"),
+        ({"redis": "reset", "engine-spark": "reset"}, "", ""),  # no push waits for them
+    ],
+)
+def test_who_waits_for_a_push_is_told_soon_which_part_does_not_answer(
+    make_node: Callable[..., Node], silent: dict[str, str], code: str, text: str
+) -> None:
+    node = make_node()
+    receipt = node.accept(line(1))  # nothing commits it
+    node.silent.replace(silent)
+    waiting = node.waiting(receipt, PATIENCE_SECONDS + 0.5)
+    assert (waiting.state, waiting.code, waiting.text) == ("accepted", code, text)
+    node.start()
+    assert node.settled(receipt).state == "committed"
+    assert node.waiting(receipt).code == ""
 
 
 def test_a_push_that_hits_a_bug_does_not_delay_others(

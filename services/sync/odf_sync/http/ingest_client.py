@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import grpc
 import structlog
 
-from odf_common.adapters.grpc.client import RemoteError, channel, error_of
+from odf_common.adapters.grpc.client import RemoteError, ServiceSilent, channel, error_of
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
@@ -18,8 +18,9 @@ from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 
 log = structlog.stdlib.get_logger(__name__)
 
-CALL_SECONDS: Final = 30.0  # of one attempt
-RESTART_TIMEOUT_SECONDS: Final = 20.0  # in which the supervisor restarts ingest
+SHORT_CALL_SECONDS: Final = 4.0  # clients get an answer within five
+CALL_SECONDS: Final = 30.0  # of a call that reads the whole push
+RESTART_TIMEOUT_SECONDS: Final = 4.0  # in which ingest may be restarted
 PAUSE_SECONDS: Final = 0.2
 Reply = TypeVar("Reply")
 _STATUSES: Final = {
@@ -33,7 +34,9 @@ _STATUSES: Final = {
 INSUFFICIENT_STORAGE: Final = 507
 DISK_CODE: Final = "StorageUnavailable"
 DISK_TEXT: Final = "the disk of the node takes no data now, for example because it is full"
-DISK_HINT: Final = "repeat the push with its key"
+REPEAT_HINT: Final = "repeat the push with its key"
+SILENT_CODE: Final = "PartSilent"
+SILENT_TEXT: Final = "ingest does not answer"
 _OF_CODE: Final = {
     "KeyReused": 409,
     "UnsupportedMediaType": 415,
@@ -65,7 +68,9 @@ def _refusal(error: OdfError, code: grpc.StatusCode) -> PushRefused:
         return PushRefused(status=status, error=error.code, text=str(error), hint=error.advice())
     log.warning("ingest failed", code=error.code, why=with_advice(error))
     if status == INSUFFICIENT_STORAGE:
-        return PushRefused(status=status, error=error.code, text=DISK_TEXT, hint=DISK_HINT)
+        return PushRefused(status=status, error=error.code, text=DISK_TEXT, hint=REPEAT_HINT)
+    if isinstance(error, ServiceSilent):
+        return PushRefused(status=status, error=error.code, text=SILENT_TEXT, hint=REPEAT_HINT)
     text = FAILED if code is grpc.StatusCode.DATA_LOSS else UNAVAILABLE
     return PushRefused(status=status, error=error.code, text=text)
 
@@ -97,25 +102,25 @@ class IngestClient:
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:
         """Return the target of a push; raises `PushRefused`."""
-        target: pb.PushTarget = self._call(self._stub.Check, request)
+        target: pb.PushTarget = self._call(self._stub.Check, request, SHORT_CALL_SECONDS)
         return target
 
     def accept(self, request: pb.PushRequest) -> pb.PushReceipt:
         """Return the receipt of a push that is durable; raises `PushRefused`."""
-        receipt: pb.PushReceipt = self._call(self._stub.Accept, request)
+        receipt: pb.PushReceipt = self._call(self._stub.Accept, request, CALL_SECONDS)
         return receipt
 
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
         """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
-        answer: pb.PushReceipt = self._call(self._stub.Show, request)
+        answer: pb.PushReceipt = self._call(self._stub.Show, request, wait_seconds + SHORT_CALL_SECONDS)
         return answer
 
-    def _call(self, method: Callable[..., Reply], request: object) -> Reply:
+    def _call(self, method: Callable[..., Reply], request: object, seconds: float) -> Reply:
         until = time.monotonic() + self._timeout
         while True:
             try:
-                return method(request, timeout=CALL_SECONDS)
+                return method(request, timeout=seconds)
             except grpc.RpcError as error:
                 failure = error_of(error, "ingest")
                 is_lost = isinstance(failure, Unavailable) and not isinstance(failure, RemoteError)

@@ -36,9 +36,10 @@ from odf_sync.http.endpoints import (
 )
 from odf_sync.http.ingest_client import (
     DISK_CODE,
-    DISK_HINT,
     DISK_TEXT,
     INSUFFICIENT_STORAGE,
+    REPEAT_HINT,
+    SILENT_CODE,
     IngestClient,
     PushRefused,
     status_of,
@@ -50,8 +51,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PUSH_RETRY_AFTER_SECONDS: Final = 1
-TRY_AGAIN: Final = frozenset({web.HTTPServiceUnavailable.status_code, INSUFFICIENT_STORAGE})
-ACCEPTED_TEXT: Final = "the push is accepted, and will be committed once it does"
+# Of pushes that are accepted and not committed yet: the status of the answer by the receipt's code.
+DELAYS: Final = {DISK_CODE: INSUFFICIENT_STORAGE, SILENT_CODE: web.HTTPServiceUnavailable.status_code}
+TRY_AGAIN: Final = frozenset(DELAYS.values())
+ACCEPTED_TEXT: Final = "the push is accepted, and will be committed once that has changed"
 WAIT_SECONDS: Final = 300.0  # for the commit; then the answer is the receipt as it is
 WAIT_STEP_SECONDS: Final = 2.0  # of one call of ingest; a service that stops waits for it
 PUSH_THREADS: Final = 128  # calls of ingest and writes at a time; likewise calls that wait for a commit
@@ -151,12 +154,12 @@ class IngestRoutes:
         if wait is not Wait.NO:
             receipt = await self._settled(request, receipt)
             # Without a key, a repeat would be another push.
-            if receipt.state == "accepted" and receipt.code == DISK_CODE and not push.is_key_generated:
+            if receipt.state == "accepted" and receipt.code in DELAYS and not push.is_key_generated:
                 raise PushRefused(
-                    status=INSUFFICIENT_STORAGE,
-                    error=DISK_CODE,
-                    text=f"{DISK_TEXT}; {ACCEPTED_TEXT}",
-                    hint=DISK_HINT,
+                    status=DELAYS[receipt.code],
+                    error=receipt.code,
+                    text=f"{_public_text(receipt)}; {ACCEPTED_TEXT}",
+                    hint=REPEAT_HINT,
                 )
             if receipt.state == "refused":
                 raise PushRefused(
@@ -183,24 +186,26 @@ class IngestRoutes:
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
     async def _settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
-        """Return the receipt once it is settled, or as it is after `WAIT_SECONDS`, without ingest, a disk or a client.
+        """Return the receipt once it is settled or says why it is delayed, or as it is after `WAIT_SECONDS`.
 
-        Likewise if this service stops: without an answer, clients would push again what was accepted.
+        Likewise if the client has gone, or if this service stops: without an answer, clients would push again what was
+        accepted.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_SECONDS
         ref = str(dataset_of(request).dataset_id)
         show = partial(self._ingest.show, ref, receipt.id, WAIT_STEP_SECONDS)
         while receipt.state == "accepted" and loop.time() < until and request.transport is not None:
-            if self._ingest.is_stopping or receipt.code == DISK_CODE:
+            if self._ingest.is_stopping or receipt.code in DELAYS:
                 return receipt
             try:
                 receipt = await loop.run_in_executor(self._waiting, show)
             except PushRefused as error:
                 if error.status not in TRY_AGAIN:
                     raise
-                if error.error != BUSY_CODE:
-                    return receipt  # it is accepted, even if ingest has stopped since
+                if error.error != BUSY_CODE:  # it is accepted, even if ingest has stopped since
+                    receipt.code, receipt.text = SILENT_CODE, error.text
+                    return receipt
                 await asyncio.sleep(PUSH_RETRY_AFTER_SECONDS)
         return receipt
 
@@ -268,7 +273,7 @@ def _in_json(handler: Handler) -> Handler:
             status, text = fault_of_node(error)
             hint = ""
             if isinstance(error, StorageUnavailable):
-                status, text, hint = INSUFFICIENT_STORAGE, DISK_TEXT, DISK_HINT
+                status, text, hint = INSUFFICIENT_STORAGE, DISK_TEXT, REPEAT_HINT
             return _error(PushRefused(status=status, error=error.code, text=text, hint=hint))
         except (ClientError, ConnectionError, web.RequestPayloadError, HttpProcessingError) as error:
             cut_off = BodyCutOff(text=f"the body ends before its own end; nothing was accepted ({error})")
@@ -334,9 +339,13 @@ def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
     return push
 
 
+def _public_text(receipt: pb.PushReceipt) -> str:
+    """Return why a push is refused or delayed, without the file that is on a full disk."""
+    return DISK_TEXT if receipt.code == DISK_CODE else receipt.text
+
+
 def _plain(receipt: pb.PushReceipt, entry: CatalogEntry, url: str) -> dict[str, object]:
-    text = DISK_TEXT if receipt.code == DISK_CODE else receipt.text  # ours names a file
-    error = {"message": text, "code": receipt.code, "advice": receipt.advice}
+    error = {"message": _public_text(receipt), "code": receipt.code, "advice": receipt.advice}
     return {
         "receipt": receipt.id,
         "url": url,

@@ -196,7 +196,9 @@ class KafkaTopics:
         return description
 
     def _described_at_once(self, names: list[str]) -> dict[str, TopicInfo | OdfError]:
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_SECONDS)
+        answers = self._admin.describe_topics(
+            TopicCollection(names), request_timeout=DESCRIBE_TIMEOUT_SECONDS
+        )
         topics: dict[str, TopicDescription] = {}
         infos: dict[str, TopicInfo | OdfError] = {}
         for name, answer in answers.items():
