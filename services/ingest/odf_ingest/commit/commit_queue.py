@@ -1,6 +1,7 @@
 """CommitQueues: commits to one dataset are serialized, whether from topics, files or commands."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from odf_ingest.commit.committer import Batch, BatchCommitter, Outcome, P
 from odf_ingest.commit.watermark import LateRecords
 from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.kept_index import BuildProgress, IndexBehind, IsWanted
+
+Meet = Callable[[ChainState], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +98,21 @@ class CommitQueues:
                 return self.commit_indexed(dataset, batch)
 
     @guarded
-    def catch_up(self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True) -> None:
-        """Catch up the index for merging a source's batches, while others commit; may take long."""
-        merge = _merge_step(self.state(dataset), source)
-        history = self.queue(dataset).history
-        history.catch_up(merge, lambda: self.state(dataset), is_wanted)
+    def catch_up(
+        self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True, meet: Meet = lambda _: None
+    ) -> None:
+        """Catch up the index for merging a source's batches, while others commit; may take long.
+
+        `meet` is called with each state of the chain that is used.
+        """
+
+        def current() -> ChainState:
+            state = self.state(dataset)
+            meet(state)
+            return state
+
+        merge = _merge_step(current(), source)
+        self.queue(dataset).history.catch_up(merge, current, is_wanted)
 
     def building(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
         """Return how far the index for a merge strategy is being caught up; None if it is not."""

@@ -117,8 +117,11 @@ class PushReader:
         """Continue with a new client of the broker at the same positions."""
         self._clients.renew()
 
-    def failed(self, source: PushSource, error: Exception, batch: MessageBatch) -> None:
-        """Handle a failed batch of a source; called from any thread."""
+    def failed(self, source: PushSource, error: Exception, batch: MessageBatch, chain: object) -> None:
+        """Handle a failed batch of a source; called from any thread.
+
+        A source that stops is tried again once its chain differs from `chain`, which the batch met.
+        """
         search, first = batch.search, batch.parts[0].partition
         is_the_half = search is not None and search.half_in == first
         if isinstance(error, PositionChanged):
@@ -133,8 +136,6 @@ class PushReader:
             halved = search.halved(batch.count)
             self.request(lambda: self._owned.reopen(source, search=halved))
         else:
-            # As of the failure: once the chain is another, the source is tried again.
-            chain = self._work.chain_of(source)
             place = first, batch.parts[0].offsets[0]
             span = Span(
                 end=batch.end,

@@ -25,7 +25,6 @@ from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, To
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.prepare.batch import MessageBatch, SkipSearch
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.push.batches import batch_worker
 from odf_ingest.push.batches.batch_buffer import BatchLimits
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.batches_in_flight import Trouble
@@ -72,6 +71,7 @@ class Work:
     def __init__(self, bench: Any) -> None:
         self.bench, self.broker, self.pool = bench, Broker(), AtOnce()
         self.failures: list[tuple[Exception, MessageBatch]] = []
+        self.chains: list[object] = []
         self.broker.make(TOPIC)
         self.broker.ids[TOPIC] = "one"
         bench.queues._pools = Pools.shared(self.pool)
@@ -83,7 +83,7 @@ class Work:
             rejecting=bench.rejecting,
             registries=Registries(),
             readers=self.pool,
-            failed=lambda _, error, batch: self.failures.append((error, batch)),
+            failed=self.fail,
         )
         self.source = PushSource(
             dataset=bench.dataset,
@@ -95,6 +95,10 @@ class Work:
             beginning={0: 0},
             limits=BatchLimits(size=1000, delay=1.0),
         )
+
+    def fail(self, _: PushSource, error: Exception, batch: MessageBatch, chain: object) -> None:
+        self.failures.append((error, batch))
+        self.chains.append(chain)
 
     def begin(self, batch: MessageBatch) -> None:
         self.worker.begin(self.source, batch)
@@ -228,7 +232,7 @@ def test_a_bug_outside_the_commit_stops_the_source_too(work: Work, monkeypatch: 
     def bug(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(batch_worker, "KafkaBatch", bug)
+    monkeypatch.setattr(work.worker, "_commit", bug)
     work.begin(a_batch({0: [message(1)]}))
     assert isinstance(work.failure, ZeroDivisionError)
 
@@ -387,10 +391,18 @@ def test_a_query_is_cancelled_when_its_source_is_reopened(work: Work) -> None:
     assert not plans[0].is_wanted()
 
 
-def test_the_state_of_a_source_is_read_from_the_chain(work: Work) -> None:
-    assert work.worker.chain_of(work.source) == as_of(work.bench.state, work.source.key)
+def test_a_failure_is_reported_with_what_its_batch_met_of_the_chain(work: Work) -> None:
+    met = as_of(work.bench.state, work.source.key)
+
+    def beyond_help(*_: object) -> None:
+        raise InvalidInput(text="beyond help")
+
+    work.bench.preparer.messages = beyond_help
+    work.begin(a_batch({0: [message(1)]}))
     work.source.dataset = a_dataset("gone")
-    assert work.worker.chain_of(work.source) is None
+    work.source.in_flight.is_stale = False
+    work.begin(a_batch({0: [message(1)]}))
+    assert work.chains == [met, None]
 
 
 def test_a_batch_takes_its_place_once_its_index_is_ready(make_work: Callable[..., Work]) -> None:

@@ -44,14 +44,14 @@ from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.push.batches.batches_in_flight import Trouble
 from odf_ingest.push.batches.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.batches.source import PushSource
-from odf_ingest.push.source_topics import as_of
 from odf_ingest.registry import Registries, decoded
 
 log = structlog.stdlib.get_logger(__name__)
 
 PAUSING: Final = (StorageUnavailable, RegistryUnavailable, ClockBehind)
 IndexReady = Future[None]  # done when the index is ready, or cannot be caught up
-OnFailure = Callable[[PushSource, Exception, MessageBatch], None]
+# The last argument is what the batch met of its chain (`as_of`); None if it met none.
+OnFailure = Callable[[PushSource, Exception, MessageBatch, object], None]
 
 
 class BatchWorker:
@@ -87,40 +87,33 @@ class BatchWorker:
         source.in_flight.begun += 1
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
-            source.in_flight.in_order(
-                reading,
-                lambda: self._place(
-                    source, queue, lambda indexed: self._settle(source, batch, reading, indexed)
-                ),
-            )
+            work = self._work(source, batch, reading)
+            source.in_flight.in_order(reading, lambda: self._place(source, queue, work))
         else:
             # The engine may take long: no other dataset and no queue's thread waits for it.
             source.in_flight.querying_since = source.in_flight.querying_since or time.time()
             reading = queue.queries.submit(lambda: self._query(source, batch))
-            reading.add_done_callback(
-                lambda read_: self._place(
-                    source, queue, lambda indexed: self._settle(source, batch, read_, indexed)
-                )
-            )
+            work = self._work(source, batch, reading)
+            reading.add_done_callback(lambda _: self._place(source, queue, work))
 
-    def _place(self, source: PushSource, queue: CommitQueue, settle: Callable[[IndexReady], None]) -> None:
+    def _place(self, source: PushSource, queue: CommitQueue, work: KafkaBatch) -> None:
         """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
         # Merging without keys looks nothing up, so it needs no index.
         if not key_columns(source.plan.source.merge):
             ready: IndexReady = Future()
             ready.set_result(None)
-            queue.tasks.submit(lambda: settle(ready))
+            queue.tasks.submit(lambda: self._settle(source, work, ready))
             return
-        indexed = queue.indexing(source.name).submit(lambda: self._catch_up(source))
-        indexed.add_done_callback(lambda ready: queue.tasks.submit(lambda: settle(ready)))
+        indexed = queue.indexing(source.name).submit(lambda: self._catch_up(source, work))
+        indexed.add_done_callback(lambda ready: queue.tasks.submit(lambda: self._settle(source, work, ready)))
 
-    def _catch_up(self, source: PushSource) -> None:
+    def _catch_up(self, source: PushSource, work: KafkaBatch) -> None:
         def is_wanted() -> bool:
             return not (source.in_flight.is_stale or self._stop.is_set())
 
         if is_wanted():
             keep_trying(
-                lambda: self._queues.catch_up(source.dataset, source.name, is_wanted),
+                lambda: self._queues.catch_up(source.dataset, source.name, is_wanted, work.meet),
                 self._stop,
                 final=StorageUnavailable,
             )
@@ -128,13 +121,6 @@ class BatchWorker:
     def end(self) -> None:
         """Start no more retries."""
         self._stop.set()
-
-    def chain_of(self, source: PushSource) -> object:
-        """Return the chain's current definition and state of a source; None if it cannot be read."""
-        try:
-            return as_of(self._queues.state(source.dataset), source.key)
-        except OdfError:
-            return None
 
     def _query(self, source: PushSource, batch: MessageBatch) -> PreparedRecords:
         if source.in_flight.is_stale:
@@ -161,14 +147,11 @@ class BatchWorker:
         decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
         return prepare(plan, batch) if decoder is None else decoded(decoder, plan, batch, prepare)
 
-    def _settle(
-        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", indexed: IndexReady
-    ) -> None:
+    def _settle(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
         try:
             if not source.in_flight.is_stale:
                 source.in_flight.committing_since = time.time()
-                work = self._work(source, batch, reading, partial(self._read, source))
-                self._commit(source, batch, work, indexed)
+                self._commit(source, work, indexed)
         except Exception as error:
             # Nothing reads the task's result: without this the error would be lost.
             log.exception(
@@ -178,20 +161,30 @@ class BatchWorker:
                 source=source.name,
             )
             source.in_flight.is_stale = True
-            self._fail(source, batch, error)
+            self._fail(source, work, error)
         finally:
             source.in_flight.committing_since = source.in_flight.trouble = None
             source.in_flight.settled += 1
             self.settled.set()
 
     def _work(
-        self, source: PushSource, batch: MessageBatch, reading: "Future[PreparedRecords]", read: Read
+        self,
+        source: PushSource,
+        batch: MessageBatch,
+        reading: "Future[PreparedRecords]",
+        read: Read | None = None,
     ) -> KafkaBatch:
         return KafkaBatch(
-            source.name, batch, plan=source.plan, reading=reading, read=read, rejecting=self._rejecting
+            source.name,
+            batch,
+            plan=source.plan,
+            reading=reading,
+            read=read or partial(self._read, source),
+            rejecting=self._rejecting,
         )
 
-    def _commit(self, source: PushSource, batch: MessageBatch, work: KafkaBatch, indexed: IndexReady) -> None:
+    def _commit(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
+        batch = work.whole_batch
         log.debug(
             "committing a batch",
             dataset=source.alias,
@@ -205,10 +198,10 @@ class BatchWorker:
             # Neither storage nor a registry nor a clock may block this thread: the source is reopened later.
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
-            self._give_up(source, batch, error)
+            self._give_up(source, work, error)
         except IndexBehind:
             # No other source waits while it is caught up: the messages are read again.
-            self._give_up(source, batch, PositionChanged(source=source.name))
+            self._give_up(source, work, PositionChanged(source=source.name))
         except Exception as error:
             log.exception(
                 "source stopped by a bug",
@@ -216,25 +209,26 @@ class BatchWorker:
                 dataset_id=str(source.dataset),
                 source=source.name,
             )
-            self._give_up(source, batch, error)
+            self._give_up(source, work, error)
         else:
             if outcome is not None and batch.search is not None and batch.search.is_over(work.batch.end):
                 batch.search.finish(None)
             if work.batch is not batch:
                 # The rest is read again.
                 source.in_flight.is_stale = True
-                self._failed(source, PositionChanged(source=source.name), batch)
+                self._failed(source, PositionChanged(source=source.name), batch, work.chain(source.key))
             if outcome is not None:
                 self._tell(source, work, outcome)
 
-    def _give_up(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
+    def _give_up(self, source: PushSource, work: KafkaBatch, error: Exception) -> None:
+        batch = work.whole_batch
         source.in_flight.is_stale = True
         if _is_to_be_skipped(batch, error):
             self._skip(source, batch, error)
             return
         if isinstance(error, AwaitingCorrection) or pauses_source(error):
             self._tell_progress(source, source.offsets.lag(batch.start), 0, time.monotonic() - batch.begun)
-        self._failed(source, error, batch)
+        self._failed(source, error, batch, work.chain(source.key))
 
     def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
         """Commit the position after a message that a user wants to skip; it becomes a dead letter."""
@@ -255,7 +249,7 @@ class BatchWorker:
         try:
             outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
         except OdfError as error:
-            self._fail(source, batch, error)
+            self._fail(source, work, error)
             return
         if outcome is not None:
             log.warning(
@@ -268,11 +262,11 @@ class BatchWorker:
             if batch.search is not None:
                 batch.search.finish((bad.partition, bad.offset))
             self._tell(source, work, outcome)
-        self._failed(source, PositionChanged(source=source.name), alone)
+        self._failed(source, PositionChanged(source=source.name), alone, work.chain(source.key))
 
-    def _fail(self, source: PushSource, batch: MessageBatch, error: Exception) -> None:
+    def _fail(self, source: PushSource, work: KafkaBatch, error: Exception) -> None:
         """Report a failure that the message being searched for does not cause."""
-        self._failed(source, error, replace(batch, search=None))
+        self._failed(source, error, replace(work.whole_batch, search=None), work.chain(source.key))
 
     def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:

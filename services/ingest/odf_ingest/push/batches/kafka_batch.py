@@ -28,6 +28,7 @@ from odf_ingest.prepare.bad_rows import with_places
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
+from odf_ingest.push.source_topics import Key, as_of
 from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], PreparedRecords]
@@ -51,7 +52,8 @@ class KafkaBatch:
         """Read again with `read` if that failed transiently, or the source has changed since."""
         self.source = source
         self.batch = batch  # shortened if only its beginning can be committed
-        self._whole_batch = batch
+        self.whole_batch = batch
+        self._state: ChainState | None = None
         self._left_out = 1
         self._plan = plan
         self._reading = reading
@@ -62,8 +64,23 @@ class KafkaBatch:
         self._dataset: DatasetId | None = None
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
 
+    def meet(self, state: ChainState) -> None:
+        """Remember the state of the chain that an attempt uses: a failure may be due to it."""
+        self._state = state
+
+    def chain(self, key: Key) -> object:
+        """Return what the last attempt met of the chain, see `as_of`; None if it met none that can be read.
+
+        The chain itself may be another already: a reset may follow a failure before that is handled.
+        """
+        try:
+            return None if self._state is None else as_of(self._state, key)
+        except InvalidInput:
+            return None
+
     def position_in(self, state: ChainState) -> SourcePosition:
         """Return the source's position in a state of the chain."""
+        self.meet(state)
         return position_of(state, self.source)
 
     def check(self, position: SourcePosition) -> None:
@@ -132,9 +149,9 @@ class KafkaBatch:
         if shorter is not None:
             self.batch = shorter
             return self._read(plan, shorter)
-        if error.may_come and self._whole_batch.may_grow:
+        if error.may_come and self.whole_batch.may_grow:
             raise AwaitingCorrection(
-                end=self._whole_batch.end, tries=self._whole_batch.tries, why=str(error)
+                end=self.whole_batch.end, tries=self.whole_batch.tries, why=str(error)
             ) from error
         raise error
 

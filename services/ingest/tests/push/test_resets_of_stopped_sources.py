@@ -1,0 +1,102 @@
+"""A source that stops while its dataset is reset continues: the stop is due to the chain that its batch met."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from odf_testing.builders import a_source_state
+
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.metadata.events import AddData, SetVocab
+from odf_ingest.push.source_topics import Key
+
+from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
+from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
+
+
+def of_garbage(bench: Any) -> None:
+    """Commit a source state that cannot be read, as an earlier release may have accepted from a push."""
+    state = bench.state
+    bench.propose(
+        AddData(
+            prev_offset=state.last_offset, new_watermark=state.watermark, new_source_state=a_source_state("x")
+        )
+    )
+
+
+def with_other_columns(bench: Any) -> None:
+    bench.propose(SetVocab(event_time_column="id"))
+
+
+@pytest.mark.parametrize("spoil", [of_garbage, with_other_columns])
+def test_a_reset_between_the_failure_of_a_batch_and_its_stop_resumes_the_source(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]
+) -> None:
+    bench, failures = make_bench(), list[OdfError]()
+    commit = bench.queues._committer.commit
+
+    def interrupted(*arguments: object) -> object:
+        if bench.rows() != [] and not failures:
+            good = bench.state.head
+            spoil(bench)
+            bad = bench.state.head
+            try:
+                return commit(*arguments)
+            except OdfError as error:
+                failures.append(error)
+                bench.refs.compare_and_set(bench.dataset, expected=bad, new=good)
+                raise
+        return commit(*arguments)
+
+    monkeypatch.setattr(bench.queues._committer, "commit", interrupted)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0].append(message(1))
+        node.drain()
+        broker.logs[TOPIC, 0].append(message(2))
+        node.wait(lambda: len(node.ids) == 2)
+        assert (node.ids, len(failures)) == ([1, 2], 1)
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is None)
+
+
+def test_a_reset_between_the_failure_of_an_index_and_its_stop_resumes_the_source(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, failures = make_bench(LEDGER), list[OdfError]()
+    catch_up = bench.queues.catch_up
+
+    def interrupted(*arguments: object) -> None:
+        catch_up(*arguments)
+        if bench.rows() != [] and not failures:
+            failures.append(InvalidInput(text="the index of a spoilt chain"))
+            bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good)
+            raise failures[0]
+
+    monkeypatch.setattr(bench.queues, "catch_up", interrupted)
+    with running(bench, broker) as node:
+        good = bench.state.head
+        broker.logs[TOPIC, 0].append(message(1))
+        node.drain()
+        broker.logs[TOPIC, 0].append(message(2))
+        node.wait(lambda: len(node.ids) == 2)
+        assert (node.ids, len(failures)) == ([1, 2], 1)
+
+
+def test_a_source_whose_chain_has_not_changed_stays_stopped(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, attempts = make_bench(), list[object]()
+
+    def refused(*arguments: object, **_: object) -> None:
+        attempts.append(arguments)
+        raise InvalidInput(text="beyond help")
+
+    monkeypatch.setattr(bench.queues._committer._drafter, "draft", refused)
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0].append(message(1))
+        key = Key(bench.dataset, "default")
+        node.wait(lambda: node.owned.reason(key) is not None)
+        for _ in range(3):
+            node.ask(lambda: node.owned.look(bench.dataset, "a"))
+            node.ask(lambda: None)
+        assert node.owned.reason(key) is not None
+        assert len(attempts) == 1
