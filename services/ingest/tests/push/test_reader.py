@@ -11,7 +11,6 @@ from odf_testing.builders import a_dataset
 from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
-from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import (
     Damaged,
     Refused,
@@ -19,7 +18,7 @@ from odf_common.errors import (
     Unavailable,
 )
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddData, AddPushSource, DisablePushSource, SetVocab, SourceState
+from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
@@ -153,19 +152,6 @@ def test_unassigned_sources_are_not_read(make_bench: Any, broker: Broker) -> Non
         assert not node.reader.sources
         node.ask(lambda: node.owned.look(bench.dataset, "a"))
         assert not node.reader.sources
-
-
-def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
-        before = bench.state.head
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.drain()
-        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
-        node.wait(lambda: node.ids == [1, 2])
 
 
 def test_another_writer_of_the_chain_is_harmless(make_bench: Any, broker: Broker) -> None:
@@ -498,45 +484,6 @@ def test_a_source_waits_while_the_clock_is_behind_and_says_so(make_bench: Any, b
         bench.clock.ms += 2 * CLOCK_TOLERANCE_MS
         node.wait(lambda: node.ids == [1, 2])
         node.wait(lambda: not node.owned.stuck())
-
-
-@pytest.mark.parametrize("value", ["999999", "", "{}", '{"v":2}', '{"v":1,"topics":{"t":3}}', "[" * 9999])
-def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
-    make_bench: Any, broker: Broker, value: str
-) -> None:
-    bench = make_bench()
-    broker.logs[TOPIC, 0] += [message(1), message(2)]
-    good = bench.state
-    bench.propose(AddData(new_source_state=SourceState(source_name="default", kind=KIND, value=value)))
-    with capture_logs() as logs, running(bench, broker) as node:
-        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
-        why = node.owned.reason(Key(bench.dataset, "default"))
-        assert why is not None
-        assert why.reason == "SourceStateUnreadable"
-        assert f"`odf reset {why.dataset} BLOCK` goes back to the block before it" in why.advice()
-        node.ask(lambda: node.owned.look(bench.dataset))
-        node.wait(lambda: not node.owned._unchecked)
-        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
-        node.ask(lambda: node.owned.look(bench.dataset))
-        node.wait(lambda: node.ids == [1, 2])
-    said = [one["event"] for one in logs if one["log_level"] == "error"]
-    assert said == ["source stopped"]
-
-
-def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_reset(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
-    broker.logs[TOPIC, 0] += [message(1)]
-    with running(bench, broker) as node, capture_logs():
-        node.drain()
-        good = bench.state
-        bench.propose(SetVocab(event_time_column="v"))
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
-        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
-        node.ask(lambda: node.owned.look(bench.dataset))
-        node.wait(lambda: node.ids == [1, 2])
 
 
 def trouble(node: Running) -> object:

@@ -1,13 +1,15 @@
-"""A source that stops while its dataset is reset continues: the stop is due to the chain that its batch met."""
+"""Sources whose dataset is reset: after what they have read, after they stopped, and while they stop."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from odf_testing.builders import a_source_state
+from structlog.testing import capture_logs
 
+from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.events import AddData, SetVocab
+from odf_common.metadata.events import AddData, SetVocab, SourceState
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
@@ -100,3 +102,55 @@ def test_a_source_whose_chain_has_not_changed_stays_stopped(
             node.ask(lambda: None)
         assert node.owned.reason(key) is not None
         assert len(attempts) == 1
+
+
+def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker: Broker) -> None:
+    bench = make_bench()
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.drain()
+        before = bench.state.head
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.drain()
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.wait(lambda: node.ids == [1, 2])
+
+
+@pytest.mark.parametrize("value", ["999999", "", "{}", '{"v":2}', '{"v":1,"topics":{"t":3}}', "[" * 9999])
+def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
+    make_bench: Any, broker: Broker, value: str
+) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1), message(2)]
+    good = bench.state
+    bench.propose(AddData(new_source_state=SourceState(source_name="default", kind=KIND, value=value)))
+    with capture_logs() as logs, running(bench, broker) as node:
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+        why = node.owned.reason(Key(bench.dataset, "default"))
+        assert why is not None
+        assert why.reason == "SourceStateUnreadable"
+        assert f"`odf reset {why.dataset} BLOCK` goes back to the block before it" in why.advice()
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: not node.owned._unchecked)
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: node.ids == [1, 2])
+    said = [one["event"] for one in logs if one["log_level"] == "error"]
+    assert said == ["source stopped"]
+
+
+def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_reset(
+    make_bench: Any, broker: Broker
+) -> None:
+    bench = make_bench()
+    broker.logs[TOPIC, 0] += [message(1)]
+    with running(bench, broker) as node, capture_logs():
+        node.drain()
+        good = bench.state
+        bench.propose(SetVocab(event_time_column="v"))
+        broker.logs[TOPIC, 0] += [message(2)]
+        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: node.ids == [1, 2])
