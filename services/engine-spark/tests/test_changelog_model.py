@@ -105,7 +105,13 @@ FINAL: Final[Mapping[str, tuple[str, str | None]]] = {
         None,
     ),
     "left join": (f"SELECT f.time_hour AS event_time, flight, temp FROM flights f LEFT JOIN weather w ON {NEAR}", None),
+    "right join": (f"SELECT w.time_hour AS event_time, flight, temp FROM flights f RIGHT JOIN weather w ON {NEAR}", None),
+    "full join": (
+        f"SELECT coalesce(f.time_hour, w.time_hour) AS event_time, flight, temp FROM flights f FULL JOIN weather w ON {NEAR}",
+        None,
+    ),
     "anti join": (f"SELECT time_hour AS event_time, flight FROM flights f LEFT ANTI JOIN weather w ON {NEAR}", None),
+    "semi join": (f"SELECT time_hour AS event_time, flight FROM flights f LEFT SEMI JOIN weather w ON {NEAR}", None),
     "join without bounds": (
         ("SELECT greatest(f.time_hour, w.time_hour) AS event_time, flight, temp FROM flights f "
         "JOIN weather w ON f.origin = w.origin"),
