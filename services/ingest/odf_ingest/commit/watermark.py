@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -87,13 +88,16 @@ def greatest_counted(
 
 
 def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, now: Timestamp) -> Lateness:
-    """Return how many appended records are older than the watermark before them; corrections do not count."""
+    """Return how many records are older than the watermark before them.
+
+    Retractions do not count, and corrections only if they replace a record by an older one.
+    """
     if watermark is None or len(merged.records) == 0:
         return NONE_LATE
     times = event_times(merged.records, column)
     late = np.asarray(pc.fill_null(pc.less(times, watermark.ms), fill_value=False))
     if merged.ops is not None:
-        late &= np.asarray(merged.ops) == Operation.APPEND
+        late &= _is_new(np.asarray(merged.ops), times)
     if not late.any():
         return NONE_LATE
     oldest = int(pc.min(times.filter(pa.array(late))).as_py())
@@ -102,6 +106,14 @@ def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, n
         most=watermark.ms - oldest,
         is_watermark_in_future=watermark.ms > now.ms + DAY_MS,
     )
+
+
+def _is_new(ops: npt.NDArray[np.uint8], times: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return which records are appended, or are a +C that is older than its -C, which directly precedes it."""
+    is_new: npt.NDArray[np.bool_] = ops == Operation.APPEND
+    is_older = np.asarray(pc.fill_null(pc.less(times[1:], times[:-1]), fill_value=False))
+    is_new[1:] |= (ops[1:] == Operation.CORRECT_TO) & is_older
+    return is_new
 
 
 def proposed_delay(most: int) -> Duration:

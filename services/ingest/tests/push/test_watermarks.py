@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.guarded import GuardedDict
 
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_common.metadata.steps import MergeStrategySnapshot, MergeStrategyUpsertStream
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import (
@@ -136,6 +136,15 @@ def test_with_the_proposed_delay_the_same_records_are_not_late(make_bench: Any) 
     patient.configure(watermarkDelay=str(proposed_delay(late.most)))
     for hour in disorder:
         assert patient.publish({0: [HOURS[hour]]}).late == Lateness()
+
+
+def test_a_state_that_replaces_a_newer_one_is_late(make_bench: Any) -> None:
+    topic = Topic(make_bench(MergeStrategyUpsertStream(primary_key=("v",))))
+    assert topic.publish({0: [HOURS[9]]}).late == Lateness()
+    assert topic.publish({0: [HOURS[7]]}).late == Lateness(count=1, most=2 * HOUR_MS)
+    # Newer than what it replaces, although it is behind the watermark.
+    assert topic.publish({0: [HOURS[8]]}).late == Lateness()
+    assert topic.publish({0: [HOURS[10]]}).late == Lateness()
 
 
 def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
