@@ -1,14 +1,49 @@
+"""What is derived does not depend on how the records of its inputs were cut into pushes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
 from odf_testing import nycflights as data
-from odf_testing.manifests import renamed
-from odf_testing.story import Story, chunks
+from odf_testing.manifests import APPEND, derivative, ledger, renamed, root
+from odf_testing.story import Row, Story, chunks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 ROOTS = ("flights", "weather")
 DERIVED = ("flights.late", "flights.delays.hourly")
 BATCHES = 6
 CLOSING = "2013-01-03T12:00:00Z"
+
+Rows = Counter[tuple[str | None, str | None]]
+CALLS = ("event_time TIMESTAMP(3)", "id BIGINT", "line STRING")
+ANSWERS = ("event_time TIMESTAMP(3)", "id BIGINT", "who STRING")
+CALL = ((0, 1, "fire"), (4, 2, "police"), (7, 3, "ambulance"), (30, 4, "fire"), (50, 5, "police"))
+# The second answer to call 1 comes exactly at the bound.
+ANSWER = ((0, 1, "Ann"), (3, 20, "Bob"), (5, 1, "Cem"), (30, 4, "Dee"), (50, 5, "Eve"))
+MATCHED = Rows({("fire", "Ann"): 1, ("fire", "Cem"): 1, ("fire", "Dee"): 1})
+MISSED = Rows({("police", None): 1, ("ambulance", None): 1})
+UNASKED = Rows({(None, "Bob"): 1})
+CALLED = Rows({("fire", None): 2})
+JOINS: Mapping[str, Rows] = {
+    "INNER": MATCHED,
+    "LEFT": MATCHED + MISSED,
+    "RIGHT": MATCHED + UNASKED,
+    "FULL": MATCHED + MISSED + UNASKED,
+    "LEFT ANTI": MISSED,
+    "LEFT SEMI": CALLED,
+}
+
+DOORS = ("event_time TIMESTAMP(3)", "door BIGINT", "state STRING")
+NEWEST = """
+    SELECT event_time, door, state FROM (
+        SELECT *, row_number() OVER (PARTITION BY door ORDER BY event_time DESC) AS place FROM doors
+    ) WHERE place = 1
+"""
+EARLY, NOON, BETWEEN = (
+    {"event_time": f"2026-04-01T{time}:00Z", "door": 4, "state": state}
+    for time, state in (("06:00", "open"), ("12:00", "locked"), ("09:00", "closed"))
+)
 
 
 def test_one_batch_and_six_batches_derive_the_same_records(story: Story, tmp_path: Path) -> None:
@@ -53,3 +88,89 @@ def cut(messages: list[bytes], folder: Path, count: int) -> list[Path]:
     for file, part in zip(files, chunks(messages, count), strict=True):
         file.write_bytes(b"\n".join(part) + b"\n")
     return files
+
+
+def second(number: int) -> str:
+    return f"2026-04-01T10:00:{number:02}Z"
+
+
+def joined(kind: str) -> str:
+    event_time = {"RIGHT": "a.event_time", "FULL": "coalesce(c.event_time, a.event_time)"}.get(
+        kind, "c.event_time"
+    )
+    who = "" if kind in {"LEFT ANTI", "LEFT SEMI"} else ", a.who"
+    return f"""
+        SELECT {event_time} AS event_time, c.line{who} FROM calls AS c {kind} JOIN answers AS a
+        ON c.id = a.id AND a.event_time BETWEEN c.event_time AND c.event_time + INTERVAL 5 SECONDS
+    """
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["at once", "one by one"])
+def test_a_row_whose_match_has_left_the_join_is_not_taken_for_one_without(
+    story: Story, *, is_apart: bool
+) -> None:
+    prefix = f"calls.{'apart' if is_apart else 'whole'}"
+    inputs = {"calls": f"{prefix}.calls", "answers": f"{prefix}.answers"}
+    names = {kind: f"{prefix}.{kind.lower().replace(' ', '.')}" for kind in JOINS}
+    derived = " ".join(names.values())
+    story.add(
+        root(inputs["calls"], CALLS, merge=ledger("id")),
+        root(inputs["answers"], ANSWERS),
+        *(derivative(name, inputs, joined(kind)) for kind, name in names.items()),
+    )
+    calls, answers = (
+        [
+            dict(zip(("event_time", "id", column), (second(at), id_, text), strict=True))
+            for at, id_, text in rows
+        ]
+        for rows, column in ((CALL, "line"), (ANSWER, "who"))
+    )
+    for number in range(len(calls)) if is_apart else [slice(None)]:
+        for name, rows in (("calls", calls), ("answers", answers)):
+            some = rows[number]
+            story.ingest(inputs[name], some if isinstance(some, list) else [some])
+            story.pull(derived)
+    for kind, name in names.items():
+        rows = [row for row in story.tail(name) if row["event_time"] < second(50)]
+        assert Counter((row["line"], row.get("who")) for row in rows) == JOINS[kind], kind
+    assert {one["verdict"] for one in story.verify(derived)} == {"valid"}
+
+
+@pytest.mark.parametrize(
+    "pushes", [[[EARLY, NOON, BETWEEN]], [[EARLY], [NOON], [BETWEEN]]], ids=["at once", "one by one"]
+)
+def test_an_older_state_that_comes_later_is_the_last_but_not_the_newest(
+    story: Story, pushes: Sequence[Sequence[Row]]
+) -> None:
+    prefix = f"doors.{len(pushes)}"
+    last, events, newest = f"{prefix}.last", f"{prefix}.events", f"{prefix}.newest"
+    story.add(
+        root(last, DOORS, merge={"kind": "UpsertStream", "primaryKey": ["door"]}),
+        root(events, DOORS, merge=APPEND),
+        derivative(newest, {"doors": events}, NEWEST),
+    )
+    for push in pushes:
+        for name in (last, events):
+            story.ingest(name, push)
+        story.pull(newest)
+    assert remaining(story.tail(last)) == {"closed": 1}
+    assert remaining(story.tail(newest)) == {"locked": 1}
+
+    changes = story.records(newest)
+    for name in (last, events):
+        story.ingest(name, [EARLY, NOON])
+    story.pull(newest)
+    assert remaining(story.tail(last)) == {"locked": 1}
+    assert remaining(story.tail(newest)) == {"locked": 1}
+    assert story.records(newest) == changes
+    (source,) = story.node.run(f"source show {last} --output json")
+    assert source["late"] == (1 if len(pushes) > 1 else 0)
+    assert [one["verdict"] for one in story.verify(newest)] == ["valid"]
+
+
+def remaining(rows: Sequence[Row]) -> Counter[object]:
+    """Return the states that are left, without those that were taken back."""
+    left: Counter[object] = Counter()
+    for row in rows:
+        left[row["state"]] += 1 if row["op"] in (0, 3) else -1
+    return +left
