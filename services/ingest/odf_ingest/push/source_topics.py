@@ -217,11 +217,11 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
 
 
 def as_of(state: ChainState, key: Key) -> object:
-    """Return the chain's definition and state of a source, and its columns' names: what a stop may be due to.
+    """Return the chain's definition and state of a source, and its columns: what a stop may be due to.
 
     For an external topic only its own position counts: the source continues to read the others.
     """
-    defined = state.push_sources.get(key.source), state.definitions.vocab
+    defined = state.push_sources.get(key.source), state.definitions.vocab, state.schema
     if not key.topic:
         return defined, state.source_states.get(key.source)
     position = position_of(state, key.source)

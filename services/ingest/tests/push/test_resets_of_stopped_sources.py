@@ -1,6 +1,7 @@
 """Sources whose dataset is reset: after what they have read, after they stopped, and while they stop."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from structlog.testing import capture_logs
 from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.events import AddData, SetVocab, SourceState
+from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
 from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
+from .test_continuing import a_source, push
 
 
 def of_garbage(bench: Any) -> None:
@@ -154,3 +157,20 @@ def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_rese
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
         node.ask(lambda: node.owned.look(bench.dataset))
         node.wait(lambda: node.ids == [1, 2])
+
+
+def test_a_source_that_does_not_fit_the_columns_of_another_continues_after_they_are_reset(
+    make_bench: Any, broker: Broker, tmp_path: Path
+) -> None:
+    step = ReadStepNdJson(ddl_schema=("id BIGINT", "v STRING", "event_time TIMESTAMP"))
+    bench = make_bench(None, step, a_source("other", "id BIGINT", "v BIGINT", "event_time TIMESTAMP"))
+    good = bench.state.head
+    push(bench, tmp_path, '{"id":9,"v":9,"event_time":"2020-01-01T00:00:00Z"}', source="other")
+    key = Key(bench.dataset, "default")
+    with running(bench, broker) as node:
+        broker.logs[TOPIC, 0].append(message(1))
+        node.wait(lambda: node.owned.reason(key) is not None)
+        assert "column v" in str(node.owned.reason(key))
+        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good)
+        node.ask(lambda: node.owned.look(bench.dataset))
+        node.wait(lambda: node.ids == [1])
