@@ -44,6 +44,9 @@ FORBIDDEN = {
     "windows from an offset": (
         "SELECT window.start AS event_time, count(*) AS n FROM trips GROUP BY window(at, '1 hour', '1 hour', '5 minutes')"
     ),
+    "a product that loses places": (
+        "SELECT at AS event_time, CAST(amount AS DECIMAL(38, 18)) * CAST(id AS DECIMAL(38, 18)) AS cost FROM trips"
+    ),
     "several statements": "SELECT at AS event_time, id FROM trips; DROP TABLE trips",
     "the catalog": "SHOW TABLES",
 }
@@ -101,3 +104,21 @@ def test_an_invalid_manifest_next_to_a_valid_one_is_named_and_the_input_is_kept(
         story.add(right)
     story.pull("right.pair")
     assert story.chain("right.pair").column("id") == [1]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT max(at) AS at, origin, sum(amount) AS amount FROM input GROUP BY origin",
+        "SELECT at, origin, row_number() OVER (PARTITION BY origin ORDER BY at) AS n FROM input",
+        "SELECT DISTINCT at, origin FROM input",
+        "SELECT at, origin FROM input LIMIT 2",
+    ],
+    ids=["groups", "places", "distinct", "limit"],
+)
+def test_a_preprocess_query_that_depends_on_how_batches_are_cut_is_refused(story: Story, query: str) -> None:
+    manifest = root("cut.trips", COLUMNS, event_time="at")
+    manifest["content"]["metadata"][0]["preprocess"] = {"kind": "Sql", "engine": "spark", "query": query}
+    said = story.refused(manifest)
+    assert "cannot be used in preprocess" in said
+    assert story.find("cut.trips") is None
