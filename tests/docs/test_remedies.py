@@ -53,7 +53,7 @@ SKIPPED: Final = "services/ingest/tests/poll/test_skipped_files.py"
 # Message → the test that provokes it, does what it names, and sees that the problem is gone.
 FOLLOWED: Final = {
     "odf_common/adapters/local/catalog.py CorruptName.advice": (
-        f"{COORDINATOR}/test_modify.py::test_a_name_that_cannot_be_read_is_freed_as_advised"
+        f"{COORDINATOR}/test_names.py::test_a_name_that_cannot_be_read_is_freed_as_advised"
     ),
     "odf_common/adapters/local/key_files.py NoPrivateKey.advice": COPIES,
     "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
@@ -133,7 +133,7 @@ FOLLOWED: Final = {
         "::test_a_source_whose_query_takes_too_long_stops_until_it_has_another"
     ),
     "odf_ingest/errors.py RESET": (
-        "services/ingest/tests/push/test_reader.py"
+        "services/ingest/tests/push/test_resets_of_stopped_sources.py"
         "::test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset"
     ),
     "odf_ingest/errors.py RegistryUnavailable.advice": (
