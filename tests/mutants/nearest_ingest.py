@@ -42,10 +42,13 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/snapshots",
         "push/watermarks",
         "push/reader",
+        "push/resets_of_stopped_sources",
         "push/halves",
         "push/registry_sources",
     ),
-    f"{INGEST}/push/lifecycle/start_position.py": of_ingest("push/start_position", "push/reader"),
+    f"{INGEST}/push/lifecycle/start_position.py": of_ingest(
+        "push/start_position", "push/reader", "push/resets_of_stopped_sources"
+    ),
     f"{INGEST}/registry/*.py": of_ingest("registry/", "push/message_columns", "push/registry_sources"),
     f"{INGEST}/accept/*.py": of_ingest("accept/"),
     f"{INGEST}/api/arrow_streams.py": of_ingest("arrow_streams"),
@@ -56,6 +59,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/file",
         "push/inflight",
         "push/control",
+        "push/control_of_other_instances",
         "poll/schedule",
     ),
     f"{INGEST}/commit/commit_queue.py": of_ingest(
@@ -91,6 +95,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{INGEST}/control/*.py": of_ingest(
         "resumable",
         "push/control",
+        "push/control_of_other_instances",
         "push/continuing",
         "push/stuck_sources",
         "push/settings",
@@ -98,6 +103,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "poll/schedule",
         "push/topics_of_others",
         "push/reader",
+        "push/resets_of_stopped_sources",
     ),
     f"{INGEST}/history/equality.py": of_ingest("merge/equality", "merge/strategies"),
     f"{INGEST}/history/align_columns.py": of_ingest("merge/rules", "merge/over_slices", "slices"),
@@ -159,7 +165,9 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/watermarks",
         "push/topics_of_others",
         "push/reader",
+        "push/resets_of_stopped_sources",
         "push/control",
+        "push/control_of_other_instances",
         "push/stuck_sources",
     ),
     f"{INGEST}/push/**/*.py": of_ingest(
@@ -169,6 +177,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/source",
         "push/interleavings",
         "push/reader",
+        "push/resets_of_stopped_sources",
         "push/halves",
         "push/stuck_sources",
         "push/inspector",
@@ -181,6 +190,7 @@ INGEST_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "push/registry_sources",
         "push/building_index",
         "push/control",
+        "push/control_of_other_instances",
     ),
     f"{INGEST}/read/csv_format/*.py": of_ingest(
         "read/csv_grammar",
