@@ -111,6 +111,23 @@ def test_a_source_that_retracts_is_refused_for_a_root_that_windows_read(
     node.editor.commit_event("cities", retracting)
 
 
+def test_a_source_that_retracts_is_checked_against_the_queries_that_are_added_with_it(
+    node: Coordinator, root: str, derivative: str, windows: str
+) -> None:
+    node.add(root, derivative, windows)
+    reader = windows.replace("datasetRef: Cities", "datasetRef: cities.copy, alias: cities")
+    node.add(reader.replace("counts", "of.copy"))
+    passing = derivative.replace("cities.copy", "counts")
+    final = windows.replace("counts", "cities.copy")
+    with pytest.raises(InvalidQuery, match=r"of\.copy reads cities"):
+        node.add(merging(root, UPSERT), passing, replace=True)
+    node.editor.delete("of.copy")
+    with pytest.raises(InvalidQuery, match=FINAL):
+        node.add(merging(root, UPSERT), passing, final, replace=True)
+    added = node.add(merging(root, UPSERT), passing, replace=True)
+    assert [result.outcome for result in added] == ["replaced", "replaced"]
+
+
 def test_a_query_of_an_earlier_engine_is_not_derived_again_over_what_retracts(
     node: Coordinator, root: str, windows: str
 ) -> None:

@@ -72,7 +72,7 @@ class DatasetCreator:
     def add(self, manifests: Sequence[Manifest], *, is_replacing: bool) -> tuple[AddResult, ...]:
         """Create or replace the datasets of all manifests. All are checked before the first is created."""
         drafts = drafts_of(manifests, self.datasets.catalog)
-        validation = Validation(datasets=self.datasets, engine=self.engine)
+        validation = Validation(datasets=self.datasets, engine=self.engine, drafts=drafts)
         checked = []
         for written in drafts:
             handle = self._existing(written)

@@ -60,12 +60,18 @@ class ValidTransform:
 class Validation:
     """Checks transforms in dependency order: the output of one is the input of the next."""
 
-    def __init__(self, *, datasets: Datasets, engine: Engine) -> None:
-        """Resolve inputs from the catalog and from drafts checked before."""
+    def __init__(self, *, datasets: Datasets, engine: Engine, drafts: Iterable[Draft] = ()) -> None:
+        """Resolve inputs from the catalog and from drafts checked before; `drafts` has all that will be checked."""
         self._datasets = datasets
         self._engine = engine
         self._drafted: dict[DatasetId, Shape] = {}
-        self._retractions = Retractions(datasets=datasets, describe=self._describe)
+        replacing = {
+            draft.dataset_id: event
+            for draft in drafts
+            for event in draft.events
+            if isinstance(event, SetTransform)
+        }
+        self._retractions = Retractions(datasets=datasets, describe=self._describe, replacing=replacing)
         self._installed: dict[tuple[str, str | None], str | None] = {}  # by engine and version asked for
 
     def check(self, draft: Draft) -> Draft:

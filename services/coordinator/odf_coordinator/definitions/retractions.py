@@ -4,7 +4,7 @@ Rows that wait for the watermark are final, so they are computed from inputs tha
 is not known here, such as sources of a chain's first blocks, is left to the engine, which refuses the retraction.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -39,9 +39,15 @@ Describe = Callable[[SetTransform, DatasetVocabulary], ValidatedQuery]
 class Retractions:
     """Why records of datasets may be retracted, in the catalog and in drafts that are checked before."""
 
-    def __init__(self, *, datasets: Datasets, describe: Describe) -> None:
-        """Know nothing yet: datasets are read when they are asked about."""
+    def __init__(
+        self, *, datasets: Datasets, describe: Describe, replacing: Mapping[DatasetId, SetTransform]
+    ) -> None:
+        """Know nothing yet: datasets are read when they are asked about.
+
+        `replacing` has queries that are about to replace those of derivatives in the catalog.
+        """
         self._datasets = datasets
+        self._replacing = replacing
         self._describe = describe
         self._reasons: dict[DatasetId, str] = {}
 
@@ -99,10 +105,11 @@ class Retractions:
 
     def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
         """Return what the engine says about a derivative; None without a query, and for one refused today."""
-        if handle.state.transform is None:  # after a reset to before it
+        query = self._replacing.get(handle.id, handle.state.transform)
+        if query is None:  # after a reset to before it
             return None
         try:
-            return self._describe(handle.state.transform, handle.state.vocabulary)
+            return self._describe(query, handle.state.vocabulary)
         except (InvalidQuery, EngineNotAvailable, NotFound):
             return None
 
