@@ -204,6 +204,7 @@ def test_changes_of_a_table_have_the_columns_of_the_table(tmp_path: Path) -> Non
         {"status": "BEGIN", "id": "7"},
         {"op": "c", "ts_ms": 1, "before": None, "after": row},
         {"schema": {}, "payload": {"op": "d", "before": row, "after": None}},
+        {"payload": {"op": "c", "before": None, "after": row}},  # which a source refuses, too
     ]
     lines = [json.dumps(one) for one in messages]
     file = tmp_path / "sample"

@@ -16,10 +16,11 @@ import structlog
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Strings
+from odf_common.metadata.steps import MergeStrategyChangelogStream, Strings
 from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, Part
 from odf_ingest.prepare.debezium_values import JsonObject, converters, object_of, text_of, with_values
+from odf_ingest.prepare.message_values import require_changes
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.read.message_buffer import MessageBuffer
@@ -61,10 +62,7 @@ def unwrapped(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedReco
 
     Tombstones, heartbeats, and messages about transactions and schemas are left out.
     """
-    if not isinstance(plan.source.read, ReadStepNdJson):
-        kind = type(plan.source.read).__name__.removeprefix("ReadStep")
-        text = f"changes of Debezium are read by a source with `kind: NdJson`, this one has {kind}"
-        raise InvalidInput(where="envelope", text=text)
+    require_changes(plan)
     operation = plan.vocab.operation_type_column
     if plan.schema is not None and operation not in plan.schema.names:
         plan = replace(plan, schema=plan.schema.append(pa.field(operation, pa.uint8())))
@@ -100,13 +98,11 @@ def rows_of_changes(lines: bytes) -> bytes | None:
         if not rows and number == _LINES_WITHOUT_CHANGE:
             return None
         try:
-            message = object_of(line)
+            _, message = _without_schema(object_of(line))
         except InvalidInput:
             continue
-        payload = message.get("payload")
-        message = payload if isinstance(payload, dict) else message
-        row = message.get("after") or message.get("before")
-        if "op" in message and isinstance(row, dict):
+        row = None if message is None else message.get("after") or message.get("before")
+        if message is not None and "op" in message and isinstance(row, dict):
             rows.append(text_of(row).encode())
     return b"\n".join(rows) or None
 
@@ -143,12 +139,24 @@ def _rows_of(part: Part, changes: Mapping[Place, _Change]) -> Part:
 
 def _plain_key(key: bytes | None) -> bytes | None:
     """Return a key without its schema."""
+    if key is None:
+        return None
     try:
-        plain = {} if key is None else object_of(key)
+        message = object_of(key)
+        _, plain = _without_schema(message)
     except InvalidInput:
         return key
-    payload = plain.get("payload")
-    return text_of(payload).encode() if "schema" in plain and isinstance(payload, dict) else key
+    return key if plain is None or plain is message else text_of(plain).encode()
+
+
+def _without_schema(message: JsonObject) -> tuple[object, JsonObject | None]:
+    """Return a message's schema, None without one, and what it says, None for a tombstone; raises `InvalidInput`."""
+    if "payload" not in message or "schema" not in message or "op" in message:
+        return None, message
+    payload = message["payload"]
+    if payload is not None and not isinstance(payload, dict):
+        raise InvalidInput(text=_NOT_ONE)
+    return message["schema"], payload
 
 
 def _bad(batch: MessageBatch, faults: Mapping[Place, str]) -> Iterator[BadRecord]:
@@ -178,16 +186,10 @@ class _Reader:
         if value is None or not value.strip():
             self.skipped["tombstones"] += 1
             return None
-        message = object_of(value)
-        schema = None
-        if "payload" in message and "schema" in message and "op" not in message:
-            schema, payload = message["schema"], message["payload"]
-            if payload is None:
-                self.skipped["tombstones"] += 1
-                return None
-            if not isinstance(payload, dict):
-                raise InvalidInput(text=_NOT_ONE)
-            message = payload
+        schema, message = _without_schema(object_of(value))
+        if message is None:
+            self.skipped["tombstones"] += 1
+            return None
         if "op" not in message:
             self.skipped[_kind(message)] += 1
             return None

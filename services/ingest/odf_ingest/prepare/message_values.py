@@ -41,7 +41,7 @@ _Column = tuple[pa.ChunkedArray, Faults]
 def require_possible(columns: MessageColumns, plan: Plan) -> None:
     """Raise `InvalidInput` unless the source can have these columns from its messages."""
     if columns.envelope is not Envelope.NONE:
-        _require_changes(plan)
+        require_changes(plan)
     if not columns.names:
         return
     if plan.takes_whole_batches:
@@ -62,7 +62,7 @@ def require_possible(columns: MessageColumns, plan: Plan) -> None:
         raise InvalidInput(where=f"column {columns.timestamp}", text=text)
 
 
-def _require_changes(plan: Plan) -> None:
+def require_changes(plan: Plan) -> None:
     """Raise `InvalidInput` unless the source can merge changes that are in an envelope."""
     source = plan.source
     if not isinstance(source.read, ReadStepNdJson):

@@ -15,12 +15,15 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategy,
+    MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
+    ReadStep,
+    ReadStepCsv,
     ReadStepNdJson,
 )
 from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat
+from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
 from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import plan_of
@@ -190,6 +193,42 @@ def test_changes_without_before_need_another_setting(make_bench: Any, broker: Br
     )
 
 
+def a_batch(
+    columns: MessageColumns, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()
+) -> MessageBatch:
+    messages = MessageBuffer.of(values)
+    return MessageBatch(
+        topic=TOPIC,
+        topic_id="one",
+        partitions=1,
+        parts=(Part(partition=0, values=messages, offsets=range(len(values)), timestamps=None, keys=keys),),
+        start={0: 0},
+        end={0: len(values)},
+        beginning={0: 0},
+        begun=0.0,
+        size=0,
+        columns=columns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [
+        (ReadStepNdJson(ddl_schema=DDL), "merges as ChangelogStream or UpsertStream"),
+        (ReadStepCsv(ddl_schema=DDL), "`kind: NdJson`, this one has Csv"),
+    ],
+)
+def test_no_message_is_rejected_by_a_source_that_cannot_read_changes(
+    make_bench: Any, read: ReadStep, why: str
+) -> None:
+    bench = make_bench(MergeStrategyAppend(), read)
+    columns = MessageColumns(envelope=Envelope.DEBEZIUM)
+    plan = plan_of(bench.state, bench.state.push_sources["default"], columns)
+    with pytest.raises(InvalidInput, match=why) as caught:
+        unwrapped(bench.preparer.messages, plan, a_batch(columns, encoded([NUT])))
+    assert caught.value.where == "envelope"
+
+
 @pytest.mark.parametrize("merge", [UPSERT, CHANGELOG], ids=["upsert", "changelog"])
 def test_a_deletion_without_before_has_the_key_of_its_message(make_bench: Any, merge: MergeStrategy) -> None:
     bench = a_bench(
@@ -200,30 +239,16 @@ def test_a_deletion_without_before_has_the_key_of_its_message(make_bench: Any, m
         key_format=KeyFormat.JSON,
         retractions=Retractions.COMPLETE,
     )
-    keys: list[Json] = [{"id": 1}, {"schema": {"type": "struct"}, "payload": {"id": 1}}, {"id": 1}, {"id": 1}]
+    keys: list[Json] = [
+        {"id": 1},
+        {"schema": {"type": "struct"}, "payload": {"id": 1}},
+        {"schema": None, "payload": {"id": 1}},
+        {"id": 1},
+    ]
     values = [change("c", None, NUT), change("u", None, CHEAPER, 1), change("d", None, None, 2), None]
     read = partial(unwrapped, bench.preparer.messages)
     columns = load_settings(bench.blobs, bench.dataset, "default").message_columns
-    batch = MessageBatch(
-        topic=TOPIC,
-        topic_id="one",
-        partitions=1,
-        parts=(
-            Part(
-                partition=0,
-                values=MessageBuffer.of(encoded(values)),
-                offsets=range(4),
-                timestamps=None,
-                keys=encoded(keys),
-            ),
-        ),
-        start={0: 0},
-        end={0: 4},
-        beginning={0: 0},
-        begun=0.0,
-        size=0,
-        columns=columns,
-    )
+    batch = a_batch(columns, encoded(values), encoded(keys))
     plan = plan_of(bench.state, bench.state.push_sources["default"], columns)
     reading = bench.pool.submit(read, plan, batch)
     work = KafkaBatch("default", batch, plan=plan, reading=reading, read=read, rejecting=bench.rejecting)
