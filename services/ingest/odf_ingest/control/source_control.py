@@ -1,6 +1,7 @@
 """User operations on sources: show, resume, skip a message, change settings."""
 
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -51,6 +52,7 @@ from odf_ingest.source_settings import SourceSettings, load_settings, save_setti
 
 SEARCH_TIMEOUT_SECONDS: Final = 60.0  # to find the message to skip
 ACTION_TIMEOUT_SECONDS: Final = 5.0  # for the reader's thread to execute an action
+CHANGE_POLL_SECONDS: Final = 0.02  # between checks whether a source is read with changed settings
 TOPIC_SETTINGS: Final = frozenset({"topics", "topicStart"})
 MESSAGE_SETTINGS: Final = TOPIC_SETTINGS | {
     "keyColumns",
@@ -236,7 +238,7 @@ class SourceControl:
             raise StillSearching(text=text) from None
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
-        """Store changed settings of a source, which apply from its next batch; return its name."""
+        """Store changed settings of a source, which apply to later messages and commits; return its name."""
         state = self._queues.state(entry.dataset_id)
         is_polled = means_polling_source(state, name)
         if "pollInterval" in changes and not is_polled:
@@ -268,7 +270,26 @@ class SourceControl:
         if not is_polled:
             # At once: a setting may have been why the source is retried.
             self._request(lambda: self._owned.look(entry.dataset_id))
+            self._await_change(entry, state, source)
         return source
+
+    def _await_change(self, entry: CatalogEntry, state: ChainState, source: str) -> None:
+        """Return once no topic of a source is read with other settings, or while batches delay that for too long."""
+        deadline = time.monotonic() + ACTION_TIMEOUT_SECONDS
+        try:
+            topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]
+        except Unavailable:  # nothing is read now
+            return
+        while self._owned.is_owned(entry.dataset_id) and time.monotonic() < deadline:
+            if all(self._is_changed(entry.dataset_id, topic) for topic in topics):
+                return
+            time.sleep(CHANGE_POLL_SECONDS)
+
+    def _is_changed(self, dataset: DatasetId, topic: SourceTopic) -> bool:
+        record = self._owned.record(topic.key(dataset))
+        if record is None or record.source is None:  # it may be about to be opened
+            return record is not None and record.phase in {Phase.STOPPED, Phase.RETRYING}
+        return record.source.columns == topic.columns
 
     def _configure(self, topic: str, settings: SourceSettings, changes: Collection[str]) -> None:
         """Change the source's own topic in the cluster, which keeps it."""

@@ -27,10 +27,9 @@ def ipc(**columns: list[object]) -> bytes:
 
 
 def read_as(node: Running, name: str) -> None:
-    """Change the format, and wait until it is in effect."""
+    """Change the format, which is in effect on return."""
     control(node).change(entry(node), "", {"messageFormat": name})
-    key = Key(node.bench.dataset, "default")
-    node.wait(lambda: key in node.reader.sources and node.reader.sources[key].columns.value_format == name)
+    assert node.reader.sources[Key(node.bench.dataset, "default")].columns.value_format == name
 
 
 def test_each_message_is_a_batch_of_records(make_bench: Any, broker: Broker) -> None:

@@ -163,7 +163,10 @@ def _complete_setting(context: click.Context, _parameter: click.Parameter, incom
 @SOURCE
 @output_option
 def set_(*, dataset: str, settings: tuple[str, ...], source: str, output: str) -> None:
-    """Change settings of a source, starting with its next batch. They apply to this node and are not in the chain.
+    """Change settings of a source. They apply to this node and are not in the chain.
+
+    Messages that are published after the command has returned are read with them, unless the source has been busy with
+    a batch for 5 s since: then those after that batch.
 
     badRecords (auto, dead-letter, stop), maxRejectedShare (0 to 1), finerTimes (cut, refuse), retractions of a
     ChangelogStream (strict, complete), emptySnapshot (auto, retract, refuse), maxRetractedShare (0 to 1),
