@@ -121,10 +121,16 @@ class SourceStopped(Refused):
                 f"{which} maxRetractedShare=1`, then `odf source resume {which}`; "
                 f"if it is not, skip it: `odf source skip {which}`"
             )
+        other_half = "; the source stops again at the +C of this -C, which is skipped in the same way"
         return (
             f"nothing was skipped; fix the cause, then: `odf source resume {which}`; "
-            f"or skip the message: `odf source skip {which}`"
+            f"or skip the message: `odf source skip {which}`{other_half if _takes_back(self) else ''}"
         )
+
+
+def _takes_back(stop: SourceStopped) -> bool:
+    """Return whether a source is stopped at a -C that does not fit, and not at half of a correction."""
+    return stop.reason == RecordRejected.__name__ and " -C " in stop.text
 
 
 @dataclass(eq=False, kw_only=True)

@@ -290,6 +290,9 @@ def test_both_halves_of_a_correction_that_does_not_fit_are_skipped_one_after_the
         why = stop(node)
         assert why.reason == "RecordRejected"
         assert "column id: id = 5 has no record that -C could take back; append it first (+A)" in why.text
+        assert why.advice().endswith(
+            "; the source stops again at the +C of this -C, which is skipped in the same way"
+        )
         assert bench.values("op", "id") == [(0, 1)]
         assert skip(node) == ("default", (0, 1))
         assert stop(node).reason == "IncompleteCorrection"

@@ -123,7 +123,8 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
 def skip(*, dataset: str, source: str, output: str) -> None:
     """Skip the message at which a source is stopped: it becomes a dead letter, and the source continues.
 
-    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts. Of a polling source,
+    If a whole batch cannot be committed, the message is found by trying smaller and smaller parts. The -C and the +C of
+    a correction are two messages: skip one, then the other, at which the source stops next. Of a polling source,
     skip the next file that is refused: it is recorded as read, without its records, until it changes.
 
     \b
