@@ -4,20 +4,51 @@
 """
 
 import json
+import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import Manifest, derivative, root
+from odf_testing.small_disk import leave_free, small_disk
 from odf_testing.story import Row, Story
+
+from odf_common.embedded.doctor_checks import ADVISED_FREE_BYTES
+from odf_common.ports.bus import DEAD_LETTERS
 
 COMMAND: Final = re.compile(r"`odf ([^`]+)`")
 COLUMNS: Final = ("event_time TIMESTAMP(3)", "id BIGINT", "city STRING", "quantity BIGINT")
+MIB: Final = 1 << 20  # bytes
 BORROWING: Final = ("ingest", "coordinator", "verifier", "sync")  # all but the engine
 HOURLY: Final = (
     "SELECT window.start AS event_time, count(*) AS n FROM input GROUP BY window(event_time, '1 hour')"
 )
+
+
+@pytest.fixture(scope="module")
+def guest(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """Another node, to which datasets are copied, and whose topics no other test reads."""
+    guest = node.guest(tmp_path_factory.mktemp("guest"), {"ODF_FETCH_NETWORKS": "127.0.0.0/8"})
+    guest.up(*BORROWING)
+    yield Story(guest)
+    guest.down()
+
+
+@pytest.fixture
+def crowded(node: EmbeddedNode, tmp_path: Path) -> Iterator[Story]:
+    """Another node, whose home is a file system of its own, as large as `odf doctor` advises."""
+    guest = node.guest(tmp_path / "crowded")
+    with small_disk(guest.home, size=str(2 * ADVISED_FREE_BYTES)):
+        guest.up(*BORROWING)
+        try:
+            yield Story(guest)
+        finally:
+            guest.down()
 
 
 def sale(at: str, number: int, quantity: int | str = 1, **more: object) -> Row:
@@ -31,12 +62,12 @@ def commands(text: str) -> list[str]:
 
 
 def follow(story: Story, text: str, begins: str, **values: object) -> Any:
-    """Run the command of a message that begins with these words; `values` replace its words in capitals."""
+    """Run the command of a message that begins with these words, and confirm it; `values` replace words in capitals."""
     (line,) = {line for line in commands(text) if line.startswith(begins)}
     for name, value in values.items():
         line = re.sub(rf"\b{name}\b", str(value), line)
     assert not re.search(r"\b[A-Z]{3,}\b", line), f"`{line}` leaves a word open"
-    return story.node.run(line)
+    return story.node.run(line, stdin=b"y\n")
 
 
 def status(story: Story, dataset: str) -> Row:
@@ -325,7 +356,7 @@ def test_a_refused_push_or_poll_passes_after_the_command_that_is_named(story: St
 
 
 def test_copies_are_completed_and_taken_over_by_the_commands_that_are_named(
-    story: Story, tmp_path: Path
+    story: Story, guest: Story, tmp_path: Path
 ) -> None:
     owner, derived, moved = "remedy.origin", "remedy.from", "remedy.moved"
     story.add(root(owner, COLUMNS), ratio(derived, owner, "quantity"), root(moved, COLUMNS))
@@ -336,48 +367,116 @@ def test_copies_are_completed_and_taken_over_by_the_commands_that_are_named(
     urls = {name: (tmp_path / name).as_uri() for name in (owner, derived, moved)}
     for name, url in urls.items():
         story.node.run(f"push {name} --to {url}")
-    guest = Story(story.node.guest(tmp_path / "guest", {"ODF_FETCH_NETWORKS": "127.0.0.0/8"}))
-    guest.node.up(*BORROWING)
-    try:
-        guest.node.run(f"pull {urls[derived]} {urls[moved]}")
-        (verdict,) = guest.verify(derived, code=1)
-        follow(guest, verdict["problems"][0]["text"], "pull URL", URL=urls[owner])
-        assert [one["verdict"] for one in guest.verify(derived)] == ["valid"]
+    guest.node.run(f"pull {urls[derived]} {urls[moved]}")
+    (verdict,) = guest.verify(derived, code=1)
+    follow(guest, verdict["problems"][0]["text"], "pull URL", URL=urls[owner])
+    assert [one["verdict"] for one in guest.verify(derived)] == ["valid"]
 
-        (lost, *_) = (guest.folder(derived) / "data").iterdir()
-        lost.unlink()
-        (verdict,) = guest.verify(derived, code=3)
-        text = " ".join(one["text"] for one in verdict["problems"])
-        follow(guest, text, "pull URL", URL=urls[derived])
-        assert [one["verdict"] for one in guest.verify(derived)] == ["valid"]
+    (lost, *_) = (guest.folder(derived) / "data").iterdir()
+    lost.unlink()
+    (verdict,) = guest.verify(derived, code=3)
+    text = " ".join(one["text"] for one in verdict["problems"])
+    follow(guest, text, "pull URL", URL=urls[derived])
+    assert [one["verdict"] for one in guest.verify(derived)] == ["valid"]
 
-        for file in (guest.folder(owner) / "data").iterdir():
-            file.unlink()
-        follow(guest, guest.node.fails(f"tail {owner}"), "pull URL", URL=urls[owner])
-        assert len(guest.tail(owner)) == 1
+    for file in (guest.folder(owner) / "data").iterdir():
+        file.unlink()
+    follow(guest, guest.node.fails(f"tail {owner}"), "pull URL", URL=urls[owner])
+    assert len(guest.tail(owner)) == 1
 
-        proof = f"prove {owner} 4711"
-        assert "key import" in commands(guest.node.fails(proof))
-        said = guest.node.fails(f"ingest {owner} -", stdin=json.dumps(sale("10:01", 2)).encode())
-        story.node.run(f"key export {owner} {tmp_path / 'key'}")
-        follow(guest, said, "key import", DATASET=owner, FILE=tmp_path / "key")
-        guest.node.run(proof)
-        assert commands(guest.node.fails(f"source resume {owner}")) == [f"pull {owner}"]
-        follow(guest, problem_of(guest, owner), "pull")
-        assert problem_of(guest, owner) == ""
-        guest.ingest(owner, [sale("10:01", 2)])
-        assert guest.records(owner) == [2]
+    proof = f"prove {owner} 4711"
+    assert "key import" in commands(guest.node.fails(proof))
+    said = guest.node.fails(f"ingest {owner} -", stdin=json.dumps(sale("10:01", 2)).encode())
+    story.node.run(f"key export {owner} {tmp_path / 'key'}")
+    follow(guest, said, "key import", DATASET=owner, FILE=tmp_path / "key")
+    guest.node.run(proof)
+    assert commands(guest.node.fails(f"source resume {owner}")) == [f"pull {owner}"]
+    follow(guest, problem_of(guest, owner), "pull")
+    assert problem_of(guest, owner) == ""
+    guest.ingest(owner, [sale("10:01", 2)])
+    assert guest.records(owner) == [2]
 
-        heads = [str(block) for block, _ in story.chain(moved).blocks]
-        story.node.run(f"reset {moved} {heads[-2]} --yes")
-        story.node.run(f"push {moved} --to {urls[moved]} --force")
-        follow(guest, guest.node.fails(f"pull {urls[moved]}"), "pull URL --force", URL=urls[moved])
-        assert guest.records(moved) == [1]
-        guest_copy = story.node.run(f"reset {moved} {heads[-3]} --yes")
-        assert guest_copy is not None
-        story.ingest(moved, [sale("12:00", 9)])
-        story.node.run(f"push {moved} --to {urls[moved]} --force")
-        follow(guest, guest.node.fails(f"pull {urls[moved]}"), "pull URL --force", URL=urls[moved])
-        assert [row["id"] for row in guest.tail(moved)][-1:] == [9]
-    finally:
-        guest.node.down()
+    heads = [str(block) for block, _ in story.chain(moved).blocks]
+    story.node.run(f"reset {moved} {heads[-2]} --yes")
+    story.node.run(f"push {moved} --to {urls[moved]} --force")
+    follow(guest, guest.node.fails(f"pull {urls[moved]}"), "pull URL --force", URL=urls[moved])
+    assert guest.records(moved) == [1]
+    guest_copy = story.node.run(f"reset {moved} {heads[-3]} --yes")
+    assert guest_copy is not None
+    story.ingest(moved, [sale("12:00", 9)])
+    story.node.run(f"push {moved} --to {urls[moved]} --force")
+    follow(guest, guest.node.fails(f"pull {urls[moved]}"), "pull URL --force", URL=urls[moved])
+    assert [row["id"] for row in guest.tail(moved)][-1:] == [9]
+
+
+def test_files_that_the_source_of_a_copy_lacks_are_recomputed_as_the_remark_says(
+    story: Story, guest: Story, tmp_path: Path
+) -> None:
+    owner, derived = "remedy.kept", "remedy.bare"
+    story.add(root(owner, COLUMNS), ratio(derived, owner, "quantity"))
+    story.ingest(owner, [sale("10:00", 1)])
+    story.pull(derived)
+    urls = {name: (tmp_path / name).as_uri() for name in (owner, derived)}
+    for name, url in urls.items():
+        story.node.run(f"push {name} --to {url}")
+    for file in (tmp_path / derived / "data").iterdir():
+        file.unlink()
+
+    said = guest.node.attempt(f"pull {urls[derived]}").stderr.decode()
+    assert f"once its inputs are pulled: {status(story, owner)['dataset_id']}" in said
+    guest.node.run(f"pull {urls[owner]}")
+    follow(guest, said, f"pull {derived}")
+    assert guest.tail(derived) == story.tail(derived)
+    assert "does not have" not in guest.node.attempt(f"pull {derived}").stderr.decode()
+
+
+def test_rejected_messages_that_are_gone_are_no_longer_counted_after_the_command_of_the_remark(
+    guest: Story,
+) -> None:
+    name = "remedy.expired"
+    guest.add(root(name, COLUMNS))
+    guest.publish(name, [sale("10:00", 1), b"{", sale("10:01", 2)])
+    guest.pull(name)
+    letters = guest.node.connected.kafka_prefix + DEAD_LETTERS
+    ends = [TopicPartition(letters, number, OFFSET_END) for number in guest.node.topics().ends(letters)]
+    admin = AdminClient(guest.node.clients)  # its answers come while it is referenced
+    for answer in admin.delete_records(ends).values():
+        answer.result(60)
+
+    said = guest.node.attempt(f"rejected list {name}").stderr.decode()
+    assert "1 of 1 rejected messages are no longer in the dead-letter topic" in said
+    follow(guest, said, "rejected drop")
+    assert not status(guest, name)["rejected"]
+    assert "dead-letter topic" not in guest.node.attempt(f"rejected list {name}").stderr.decode()
+
+
+def test_space_is_freed_by_the_commands_that_are_named(crowded: Story) -> None:
+    large, derived, small, texts = "remedy.large", "remedy.larger", "remedy.small", random.Random(7)
+    columns = (*COLUMNS, "text STRING")
+    query = "SELECT event_time, id, text FROM input"
+    crowded.add(root(large, columns), derivative(derived, {"input": large}, query), root(small, columns))
+
+    def incompressible(count: int) -> list[Row]:
+        return [sale("10:00", number, text=texts.randbytes(50_000).hex()) for number in range(count)]
+
+    def disk() -> Row:
+        rows = json.loads(crowded.node.attempt("doctor --output json").stdout)
+        return next(dict(row) for row in rows if row["check"] == "disk")
+
+    def problems() -> dict[str, Row]:
+        return {row["of"]: row for row in crowded.node.run("status --output json")["problems"]}
+
+    crowded.ingest(large, incompressible(600))
+    crowded.pull(derived)
+    assert disk()["state"] == "ok"
+    leave_free(crowded.node.home, ADVISED_FREE_BYTES - MIB)
+    assert disk()["state"] == "warning"
+    follow(crowded, disk()["remedy"], "system drop-data", DATASET=derived)
+    assert disk()["state"] == "ok"
+
+    leave_free(crowded.node.home, MIB)
+    crowded.publish(small, incompressible(60))
+    crowded.node.eventually(lambda: "the disk is full" in problem_of(crowded, small))
+    follow(crowded, str(problems()["disk"]["remedy"]), "delete", DATASET=f"{derived} {large}")
+    crowded.node.eventually(lambda: problems() == {})
+    crowded.node.eventually(lambda: crowded.records(small) == [60])

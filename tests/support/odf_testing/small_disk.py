@@ -38,3 +38,9 @@ def fill(folder: Path) -> Path:
                     filler.write(bytes(size))
     assert shutil.disk_usage(folder).free == 0
     return file
+
+
+def leave_free(folder: Path, size: int) -> None:
+    """Change the size of the file system at a folder, so that about this many bytes are free."""
+    used = shutil.disk_usage(folder).used
+    subprocess.run(["mount", "-o", f"remount,size={used + size}", str(folder)], check=True)

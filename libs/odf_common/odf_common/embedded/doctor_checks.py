@@ -182,19 +182,16 @@ def _store(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 def _disk(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del node
-    for name, folder in (
-        ("disk", _existing(settings.home)),
-        ("temporary files", Path(tempfile.gettempdir())),
+    advice = "free some space: without it no commit succeeds"
+    drop = "; `odf system drop-data DATASET` drops files that `odf pull DATASET` computes again"
+    for name, folder, more in (
+        ("disk", _existing(settings.home), drop),
+        ("temporary files", Path(tempfile.gettempdir()), ""),
     ):
         usage = shutil.disk_usage(folder)
         state = FAILED if usage.free < FREE_AT_LEAST else WARNING if usage.free < ADVISED_FREE_BYTES else OK
         text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} at {folder}"
-        remedy = (
-            ""
-            if state == OK
-            else "free some space: without it no commit succeeds (see `odf system drop-data`)"
-        )
-        yield Finding(check=name, state=state, text=text, remedy=remedy)
+        yield Finding(check=name, state=state, text=text, remedy="" if state == OK else advice + more)
 
 
 def _memory(settings: Settings, node: Node | None) -> Iterator[Finding]:
