@@ -77,8 +77,9 @@ def test_a_retraction_ends_the_request_of_waiting_rows(derive: Make, kind: str) 
     for _ in range(2):  # with nothing but the request, and as often as it is repeated
         with pytest.raises(
             InvalidQuery, match=r"^flights, offset 3 \(-R\) takes back a record, but rows of "
-        ):
+        ) as caught:
             out.pull()
+        assert "new dataset" not in str(caught.value), "the remedy is to replace the query"
         assert list(out.folder.iterdir()) == before
 
 
@@ -249,8 +250,9 @@ def test_a_record_that_takes_back_what_was_not_there_is_named(derive: Make, quer
     out.pull(1)
     with pytest.raises(
         InvalidQuery, match=r"^flights, offset 2 \(-C\) takes back a record that was not there"
-    ):
+    ) as caught:
         out.pull(2)
+    assert str(caught.value).endswith("or exclude them by WHERE")
 
 
 def test_checkpoints_with_retracted_records_are_read(derive: Make) -> None:

@@ -264,8 +264,7 @@ def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidI
         return _foreign(ValueError("they lack a row that is retracted"))
     return InvalidChange(
         text=f"{record} takes back a record that was not there, so the input is not a "
-        "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE in "
-        "a new dataset"
+        "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE"
     )
 
 

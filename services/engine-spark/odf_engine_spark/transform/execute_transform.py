@@ -245,7 +245,7 @@ def _require_never_retracted(steps: Mapping[str, FinalStep], streams: Mapping[st
             first = int(np.flatnonzero(delta.operations)[0])
             raise InvalidChange(
                 text=f"{delta.describe(first)} takes back a record, but rows of {steps[name].name} are final once the "
-                f"watermark has passed: in a new dataset, {steps[name].instead}"
+                f"watermark has passed: {steps[name].instead}"
             )
 
 
