@@ -133,7 +133,7 @@ FOLLOWED: Final = {
         "tests/integration/test_queries_that_the_engine_refuses.py"
         "::test_it_is_not_checked_and_derived_no_further_and_status_says_why"
     ),
-    "odf_coordinator/catalog/chain_problems.py TOLERATE_ADVICE": FAILS,
+    "odf_coordinator/catalog/chain_problems.py CHANGE_ADVICE": FAILS,
     "odf_ingest/commit/slice_writer.py BLANK": REFUSED,
     "odf_ingest/errors.py CannotRetry.advice": REFUSED,
     "odf_ingest/errors.py NoTopic.advice": COPIES,

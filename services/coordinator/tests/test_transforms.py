@@ -187,6 +187,24 @@ def test_blocks_before_the_record_on_which_a_query_fails_are_derived(chain: Coor
     assert "first `odf reset cities.copy 0 --force --yes`" in problem.remedy
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_what_the_engine_says_to_write_instead_is_the_remedy(chain: Coordinator, *, is_named: bool) -> None:
+    chain.push("cities", "Oslo")
+    failure = failing_at(chain, 0, 0) if is_named else QueryFailed(text="too early")
+    failure.instead = "take event_time from the window"
+    chain.engine.failures = [failure]
+
+    chain.work()
+
+    problem = chain.scheduler.current_problem(chain.find("cities.copy").id)
+    assert problem is not None
+    assert problem.remedy.startswith(
+        "change the query: take event_time from the window, by `odf add --replace FILE` or `odf commit cities.copy FILE`"
+    )
+    assert "try_divide" not in problem.remedy
+    assert ("nothing of that record's block" in problem.remedy) == is_named
+
+
 def test_a_range_of_records_on_which_a_query_fails_holds_back_its_first_block(chain: Coordinator) -> None:
     for minute, city in enumerate(("Oslo", "Rome", "Ely")):
         chain.push("cities", city, minute=minute)

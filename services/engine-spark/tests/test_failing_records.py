@@ -18,8 +18,11 @@ from odf_testing.engine import (
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import QueryFailed
+from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import State
+from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.failing_records import locate_failure
 from odf_engine_spark.transform.inputs import Input, read_input
 
@@ -30,6 +33,29 @@ JOIN = """
     SELECT f.time_hour AS event_time, 100 / CAST(temp AS INT) AS x FROM flights f JOIN weather w
     ON f.origin = w.origin AND w.time_hour BETWEEN f.time_hour AND f.time_hour + INTERVAL 1 HOUR
 """
+
+
+class Stages(Progress):
+    """Records all stages of a request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def report(self, stage: str, *, rows: int = 0, total: int = 0) -> None:
+        self.seen.append(stage)
+        super().report(stage, rows=rows, total=total)
+
+
+class Watched:
+    """Requests whose stages are recorded."""
+
+    def __init__(self, transforms: Transforms) -> None:
+        self.transforms = transforms
+        self.stages = Stages()
+
+    def execute(self, request: TransformRequest) -> TransformResponseSuccess:
+        return self.transforms.execute(request, self.stages)
 
 
 class ByWire:
@@ -104,6 +130,38 @@ def test_a_value_of_the_result_that_cannot_be_stored_names_its_record(derive: Ma
     query = "SELECT CASE WHEN flight > 0 THEN time_hour END AS event_time FROM flights"
     error = failure_of(derive(sql(query), flights=[Block(rows=flights(1, 1, 0, 1))]))
     assert offsets(error) == [(2, 2)]
+
+
+def test_nothing_is_searched_for_if_the_check_of_the_result_knows_the_record(
+    derive: Make, transforms: Transforms
+) -> None:
+    query = "SELECT time_hour AS event_time, timestamp_seconds(253402300799 + flight) AS x FROM flights"
+    watched = Watched(transforms)
+    error = failure_of(derive(sql(query), watched, flights=[Block(rows=flights(0, 0, 1, 0))]))
+    assert offsets(error) == [(2, 2)]
+    assert "searching" not in watched.stages.seen
+
+
+def test_an_event_time_before_the_watermark_is_the_fault_of_the_query_and_not_of_a_record(
+    derive: Make, engine: EngineClient, transforms: Transforms
+) -> None:
+    daily = (
+        "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 day')"
+    )
+    watched = Watched(transforms)
+    blocks = [Block(rows=flights(1), watermark=5 * HOUR)]
+    out = derive(sql(daily.replace("day", "hour")), watched, flights=blocks)
+    out.pull()
+    assert out.watermark == Timestamp.from_ms(5 * HOUR)
+    out.transform = sql(daily)  # no migration, which would refuse it
+    out.chains[0].add(Block(rows=flights(2, at=6 * HOUR), watermark=24 * HOUR))
+    for via in (watched, ByWire(engine)):
+        out.transforms = via
+        error = failure_of(out)
+        assert "is before the watermark" in str(error)
+        assert "window.start" in error.instead
+        assert offsets(error) == []
+    assert "searching" not in watched.stages.seen
 
 
 def test_a_search_without_time_left_names_a_range(derive: Make) -> None:

@@ -57,6 +57,8 @@ class QueryFailed(InvalidQuery):
 
     records: tuple[FailingRecord, ...] = ()
     """New records on which it fails, at most one of each input; empty if the engine does not name any."""
+    instead: str = ""
+    """What the query has to do instead; empty if an expression failed on a value, and one that gives NULL would not."""
 
     @property
     def code(self) -> str:

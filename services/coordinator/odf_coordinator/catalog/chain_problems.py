@@ -25,10 +25,9 @@ MAX_BLOCKS: Final = 10_000  # a listing reads no more to find the one that raise
 CORRECT_ADVICE: Final = (
     "correct the query, with `odf add --replace FILE` or `odf commit {name} FILE`, or its inputs"
 )
-TOLERATE_ADVICE: Final = (
-    "change the query so that it passes such records, with try_divide, try_cast, try_add or nullif, by `odf add "
-    "--replace FILE` or `odf commit {name} FILE`: it continues there; nothing of that record's block is derived before"
-)
+CHANGE_ADVICE: Final = "change the query{change}, by `odf add --replace FILE` or `odf commit {name} FILE`"
+TOLERATING: Final = " so that it passes such records, with try_divide, try_cast, try_add or nullif"
+CONTINUES: Final = ": it continues there; nothing of that record's block is derived before"
 AGAIN_ADVICE: Final = (
     "; if that is refused, as of a GROUP BY, first {again}: all records are derived again then"
 )
@@ -93,9 +92,13 @@ def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> 
         return name_dataset(remedy, handle.alias)
     if isinstance(error, EngineNotAvailable):
         return f"use a node with that engine, or continue with this one: `odf engine upgrade {handle.alias}`"
-    advice = TOLERATE_ADVICE if isinstance(error, QueryFailed) else CORRECT_ADVICE
+    advice = CORRECT_ADVICE.format(name=handle.alias)
+    if isinstance(error, QueryFailed):
+        change = f": {error.instead}" if error.instead else TOLERATING
+        is_continued = error.records or not error.instead  # else each result is wrong
+        advice = CHANGE_ADVICE.format(change=change, name=handle.alias) + (CONTINUES if is_continued else "")
     again = derive_again(datasets, handle)
-    return advice.format(name=handle.alias) + (AGAIN_ADVICE.format(again=again) if again else "")
+    return advice + (AGAIN_ADVICE.format(again=again) if again else "")
 
 
 class EarlierCredentials:

@@ -34,11 +34,16 @@ class Delta:
     numbers: Numbers | None = None
     """Of rows that were computed record by record: the number of each one's record across all streams."""
 
+    def offset(self, record: int) -> int:
+        """Return the offset of one of an input's records."""
+        assert self.vocab is not None
+        return int(self.records.column(self.vocab.offset_column)[record].as_py())
+
     def describe(self, record: int) -> str:
         """Return an input's name, and the offset and operation of one of its records."""
         assert self.vocab is not None
-        offset = self.records.column(self.vocab.offset_column)[record].as_py()
-        return f"{self.name}, {self.vocab.offset_column} {offset} ({_SIGNS[int(self.operations[record])]})"
+        sign = _SIGNS[int(self.operations[record])]
+        return f"{self.name}, {self.vocab.offset_column} {self.offset(record)} ({sign})"
 
 
 def nothing(schema: pa.Schema) -> Delta:

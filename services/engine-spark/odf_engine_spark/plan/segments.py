@@ -113,12 +113,15 @@ class Segment:
         never = np.zeros(len(table), dtype=np.int64)
         return Delta(records=table, operations=carried, complete=never, numbers=rows)
 
-    def record(self, step: Step, number: int) -> str | None:
-        """Return what to call the record with this number across all streams; None if it is a stage's output."""
+    def record(self, step: Step, number: int) -> tuple[Delta, int] | None:
+        """Return the input with the record that has this number across all streams, and its number there.
+
+        None if it is a stage's output.
+        """
         for name in self.order(step):
             delta = step.streams[name]
             if number < len(delta.records):
-                return None if delta.vocab is None else delta.describe(number)
+                return None if delta.vocab is None else (delta, number)
             number -= len(delta.records)
         return None
 

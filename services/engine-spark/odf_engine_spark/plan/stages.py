@@ -262,8 +262,9 @@ def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidI
     record = None if delta.numbers is None else segment.record(step, int(delta.numbers[row]))
     if record is None:
         return _foreign(ValueError("they lack a row that is retracted"))
+    stream, number = record
     return InvalidChange(
-        text=f"{record} takes back a record that was not there, so the input is not a "
+        text=f"{stream.describe(number)} takes back a record that was not there, so the input is not a "
         "valid changelog: reset it to the block before and ingest the records corrected, or exclude them by WHERE"
     )
 

@@ -55,8 +55,9 @@ def invalid_transform(error: InvalidQuery) -> engine_pb2.TransformResponse:
     match error:
         case QueryOutOfMemory():
             response.failure = engine_pb2.QUERY_FAILURE_OUT_OF_MEMORY
-        case QueryFailed(records=records):
+        case QueryFailed(records=records, instead=instead):
             response.failure = engine_pb2.QUERY_FAILURE_WHILE_RUNNING
+            response.instead = instead
             for one in records:
                 response.failing_records.add(dataset_id=str(one.dataset), first=one.first, last=one.last)
         case _:  # refused: as of engines that do not say

@@ -20,7 +20,11 @@ from odf_common.data.slices import write_slice
 from odf_common.data.stored_types import stored_schema
 from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.engine_messages import (
+    TransformRequest,
+    TransformRequestInput,
+    TransformResponseSuccess,
+)
 from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import TransformSql
@@ -44,7 +48,7 @@ from odf_engine_spark.transform.event_times import (
     last_watermark,
     microseconds,
 )
-from odf_engine_spark.transform.failing_records import locate_failure
+from odf_engine_spark.transform.failing_records import failure_on, locate_failure
 from odf_engine_spark.transform.inputs import Input, min_watermark, read_input
 from odf_engine_spark.values.operations import Numbers
 from odf_engine_spark.values.spark_types import OTHER_YEARS
@@ -94,11 +98,13 @@ class Transforms:
         compute = partial(self._compute, request, prepared)
         try:
             result, table = compute(inputs, state, progress)
-        except QueryOutOfMemory:
-            raise
         except QueryFailed as error:
+            if isinstance(error, QueryOutOfMemory) or error.records:
+                raise
             attempt = partial(_failure, compute, progress)
             raise locate_failure(error, request.query_inputs, inputs, state, attempt) from error
+        if prepared.last.waits:
+            _check_not_before(result.records, state.watermark, request.vocab)
         progress.report("writing", total=len(table))
         write_records(table, Path(request.new_data_path))
         write_state(result.state, Path(request.new_checkpoint_path))
@@ -148,7 +154,7 @@ class Transforms:
     ) -> tuple[Result, pa.Table]:
         """Return the result over these records, and the table for the slice; raises `QueryFailed`."""
         with _query_accepted():
-            result = run(prepared, inputs, state, request.vocab, progress)
+            result = run(prepared, request, inputs, state, progress)
             try:
                 table = with_system_columns(
                     result.records,
@@ -203,9 +209,9 @@ def write_records(table: pa.Table, file: Path) -> None:
 
 def run(
     prepared: PreparedTransform,
+    request: TransformRequest,
     inputs: Sequence[Input],
     state: State,
-    vocab: DatasetVocabulary,
     progress: Progress,
 ) -> Result:
     """Run the stages in order, each over the new part of its streams."""
@@ -227,10 +233,8 @@ def run(
         step.streams[stage.stream] = _run_stage(stage, step)
     out = run_late(prepared.last, step, prepared.keys) if prepared.last.late else prepared.last.run(step)
     records = out.records.cast(prepared.schema)
-    _check_years(records, out, prepared.last, step)
+    _check_years(records, out, prepared.last, step, request.query_inputs)
     watermark = highest(_output_watermark(prepared, reached), state.watermark)
-    if prepared.last.waits:
-        _check_not_before(records, state.watermark, vocab)
     return Result(
         records=records,
         operations=out.operations,
@@ -282,25 +286,34 @@ def _output_watermark(prepared: PreparedTransform, reached: int | None) -> int |
     return None if watermark is None else watermark * MICROSECOND_NS
 
 
-def _check_years(records: pa.Table, out: Delta, last: Segment, step: Step) -> None:
-    """Raise `InvalidQuery` for a time that no reader supports, with its row or the record it was computed from."""
+def _check_years(
+    records: pa.Table, out: Delta, last: Segment, step: Step, sources: Sequence[TransformRequestInput]
+) -> None:
+    """Raise `QueryFailed` for a time that no reader supports, with its record if one alone was computed from it."""
     found = first_unknown_year(records)
     if found is None:
         return
     row, error = found
+    failed = QueryFailed(text=str(error), instead=OTHER_YEARS)
     record = None if out.numbers is None else last.record(step, int(out.numbers[row]))
-    where = f"row {row + 1} of the result" if record is None else f"computed from {record}"
-    raise InvalidQuery(where=where, text=f"{error}; {OTHER_YEARS}") from error
+    if record is not None:
+        (source,) = (one for one in sources if one.query_alias == record[0].name)
+        offset = record[0].offset(record[1])
+        failed = failure_on(failed, [(source, offset, offset)])
+    raise failed from error
 
 
 def _check_not_before(table: pa.Table, watermark: int | None, vocab: DatasetVocabulary) -> None:
-    """Refuse event times before the output's watermark: readers rely on none coming after it."""
+    """Raise `QueryFailed` for event times before the output's watermark: readers rely on none coming after it.
+
+    No record is to blame for them, but how the query computes them.
+    """
     column = vocab.event_time_column
     if watermark is None or not len(table) or table.column(column).null_count:
         return
     first = int(event_times(table, column).min())
     if first * MICROSECOND_NS < watermark:
-        raise InvalidQuery(
-            text=f"{column} {Timestamp(first * MICROSECOND_NS)} is before the watermark {Timestamp(watermark)}: "
-            "take it from the window, such as window.start"
+        raise QueryFailed(
+            text=f"{column} {Timestamp(first * MICROSECOND_NS)} is before the watermark {Timestamp(watermark)}",
+            instead=f"take {column} from the window, such as window.start",
         )

@@ -52,8 +52,7 @@ def locate_failure(
     They are the first ones with which it fails, so its error may be another one than of all records together.
     """
     until = time.monotonic() + seconds
-    found: list[FailingRecord] = []
-    names: list[str] = []
+    found: list[tuple[TransformRequestInput, int, int]] = []
     try:
         for parts in (_new_parts(sources, inputs), _kept_parts(sources, inputs, state)):
             for part in parts:
@@ -62,16 +61,21 @@ def locate_failure(
                     continue
                 first = int(part.offsets[part.ends[max(low, 0)]].as_py())
                 last = int(part.offsets[part.ends[high] - 1].as_py())
-                found.append(FailingRecord(dataset=part.source.dataset_id, first=first, last=last))
-                names.append(_record_name(part.source, first, last))
+                found.append((part.source, first, last))
             if found:
                 break
     except (EngineFault, QueryOutOfMemory, StorageUnavailable):
         return error  # it says less, but still why the query fails
-    where = f"on {' and '.join(names)}" if names else KEPT if state.tables else ""
-    if not where:
-        return error
-    return QueryFailed(text=f"{error.text}\nIt fails {where}", where=error.where, records=tuple(found))
+    if found:
+        return failure_on(error, found)
+    return replace(error, text=f"{error.text}\nIt fails {KEPT}") if state.tables else error
+
+
+def failure_on(error: QueryFailed, found: Sequence[tuple[TransformRequestInput, int, int]]) -> QueryFailed:
+    """Return a failure on these records, in its text, too: the input of each, and the offsets between which it is."""
+    names = " and ".join(_record_name(*one) for one in found)
+    records = (FailingRecord(dataset=one.dataset_id, first=first, last=last) for one, first, last in found)
+    return replace(error, text=f"{error.text}\nIt fails on {names}", records=tuple(records))
 
 
 def _record_name(source: TransformRequestInput, first: int, last: int) -> str:

@@ -134,6 +134,7 @@ class EngineClient:
                 error = _error_of(failed, _FAILURES.get(last.failure, InvalidQuery))
                 if isinstance(error, QueryFailed):
                     error.records = tuple(map(_failing_record, last.failing_records))
+                    error.instead = last.instead
                 raise error
 
     def execute_raw_query(
