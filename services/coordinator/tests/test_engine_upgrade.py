@@ -1,6 +1,7 @@
 """Derivatives go on with the installed version of the engine: their state is converted, or all is derived again."""
 
 import time
+from dataclasses import replace
 from typing import cast
 
 import grpc
@@ -11,6 +12,7 @@ from odf_common.adapters.local.key_files import NotOwned
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
+from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import MigrateRequest
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
@@ -204,6 +206,23 @@ def test_a_query_that_is_refused_today_says_how_to_replace_it(
 
     assert done.outcome == "refused"
     assert "reads XML; set a query that is accepted with `odf commit cities.copy FILE`" in done.error
+    assert done.error.endswith("is replaced after `odf reset cities.copy 0 --force`")
+
+
+def test_a_query_that_cannot_be_migrated_names_the_dataset_in_the_command_to_derive_it_again(
+    older: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise InvalidQuery(text="rows would differ: `odf engine upgrade DATASET --from-start`")
+
+    monkeypatch.setattr(older.engine, "migrate", refuse)
+    current = older.find("cities.copy").state.transform
+    assert current is not None
+    current = replace(current, transform=replace(current.transform, version=None))
+    query = SqlQueryStep(query="SELECT event_time, city FROM cities WHERE true")
+    other = replace(current, transform=replace(current.transform, queries=(query,)))
+    with pytest.raises(InvalidQuery, match=r"`odf engine upgrade cities\.copy --from-start`"):
+        older.editor.commit_event("cities.copy", other)
 
 
 def test_only_derivatives_of_this_node_are_upgraded(older: Coordinator) -> None:

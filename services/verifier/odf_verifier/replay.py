@@ -17,7 +17,7 @@ import structlog
 from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
-from odf_common.chain.walk import ChainBroken
+from odf_common.chain.walk import ChainBroken, number_before
 from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
@@ -39,6 +39,7 @@ from odf_common.ports.engine import (
     QueryOutOfMemory,
     QueryTooSlow,
     ResultsChanged,
+    name_dataset,
 )
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node
@@ -57,8 +58,8 @@ _MAX_FAILURES: Final = (
 _CONTINUES: Final = _NOT_COMPARED | {Damage.REPLAY_MISMATCH}
 _REFUSED: Final = (
     "not checked, like later blocks of the same query: the engine refuses the query: {why}; the owner of the dataset "
-    "can reset it to the BLOCK before the query, which `odf log {name}` shows, with `odf reset {name} BLOCK`, and set "
-    "another one with `odf commit {name} FILE`"
+    "can reset it to the block before the query with `odf reset {name} {block}`, and set another one with `odf commit "
+    "{name} FILE`"
 )
 _CHANGED: Final = (
     "not checked, like later blocks of the same query: {why}; a node with {engine} checks them, and "
@@ -177,7 +178,7 @@ class Replay:
                     stored, alias=self._target.name, scratch=scratch, on_progress=_time_limit(self._seconds)
                 )
             except (EngineNotAvailable, QueryTooSlow, InvalidInput, InternalError) as error:
-                return problem(*_without_result(stored, error, split_ref(self._target.name)[0]))
+                return problem(*self._without_result(stored, error))
             except (NotFound, Damaged, InputMismatch, ChainBroken) as error:
                 name = dropped_input(self._datasets, stored.event) if isinstance(error, NotFound) else None
                 if name is not None:
@@ -197,31 +198,32 @@ class Replay:
                     return problem(Damage.REPLAY_MISMATCH, text, damaged)
                 return None
 
-
-def _without_result(
-    stored: StoredTransform,
-    error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError,
-    name: str,
-) -> tuple[Damage, str]:
-    """Return the kind and text of the problem with a transform of a dataset that the engine has not completed."""
-    query = stored.state.transform
-    engine = "" if query is None else f"{query.transform.engine} {query.transform.version or ''}".strip()
-    match error:
-        case ResultsChanged():
-            return Damage.RESULTS_CHANGED, _CHANGED.format(why=error, engine=engine, name=name)
-        case EngineNotAvailable():
-            return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {error}"
-        case QueryTooSlow():
-            return Damage.REPLAY_FAILED, _TOO_SLOW.format(why=error)
-        case QueryOutOfMemory():
-            return Damage.REPLAY_FAILED, _OUT_OF_MEMORY.format(why=error)
-        case QueryFailed():
-            return Damage.REPLAY_FAILED, _FAILED.format(why=error, engine=engine)
-        case InvalidQuery():
-            text = _REFUSED if stored.migrated is None else _NOT_MIGRATED
-            return Damage.REPLAY_REFUSED, text.format(why=error, name=name)
-        case _:
-            return Damage.REPLAY_FAILED, _NO_ANSWER.format(why=error)
+    def _without_result(
+        self, stored: StoredTransform, error: EngineNotAvailable | QueryTooSlow | InvalidInput | InternalError
+    ) -> tuple[Damage, str]:
+        """Return the kind and text of the problem with a transform of a dataset that the engine has not completed."""
+        query = stored.state.transform
+        engine = "" if query is None else f"{query.transform.engine} {query.transform.version or ''}".strip()
+        name = split_ref(self._target.name)[0]
+        why = name_dataset(str(error), name)
+        match error:
+            case ResultsChanged():
+                return Damage.RESULTS_CHANGED, _CHANGED.format(why=why, engine=engine, name=name)
+            case EngineNotAvailable():
+                return Damage.ENGINE_NOT_AVAILABLE, f"cannot be replayed on this node: {why}"
+            case QueryTooSlow():
+                return Damage.REPLAY_FAILED, _TOO_SLOW.format(why=why)
+            case QueryOutOfMemory():
+                return Damage.REPLAY_FAILED, _OUT_OF_MEMORY.format(why=why)
+            case QueryFailed():
+                return Damage.REPLAY_FAILED, _FAILED.format(why=why, engine=engine)
+            case InvalidQuery():
+                if stored.migrated is not None:
+                    return Damage.REPLAY_REFUSED, _NOT_MIGRATED.format(why=why)
+                block = number_before(self._target.reader.read_block, stored.block_hash, SetTransform)
+                return Damage.REPLAY_REFUSED, _REFUSED.format(why=why, name=name, block=block)
+            case _:
+                return Damage.REPLAY_FAILED, _NO_ANSWER.format(why=why)
 
 
 def _time_limit(seconds: float) -> OnProgress:

@@ -146,9 +146,14 @@ def test_a_migration_with_a_different_result_is_found(
 
 def test_a_migration_that_is_refused_hides_no_block_of_the_new_query() -> None:
     """The replaced query may be refused, and the new one not."""
-    first, problem, second = replayed(migrated=InvalidQuery(text="reflect calls code"), after=1)
+    first, problem, second = replayed(
+        migrated=InvalidQuery(text="reflect calls code: `odf engine upgrade DATASET --from-start`"), after=1
+    )
 
     assert (first, second) == (None, None)
     assert problem is not None
     assert problem.kind is Damage.REPLAY_REFUSED
-    assert problem.text == "not checked: the engine refuses to migrate the query before: reflect calls code"
+    assert problem.text == (
+        "not checked: the engine refuses to migrate the query before: reflect calls code: "
+        "`odf engine upgrade derivative --from-start`"
+    )

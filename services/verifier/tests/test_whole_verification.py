@@ -264,7 +264,7 @@ def test_what_a_query_gave_that_is_refused_now_is_neither_confirmed_nor_contradi
         "not checked, like later blocks of the same query: the engine refuses the query"
     )
     assert "function reflect calls code" in problem.text
-    assert "`odf reset copy BLOCK`, and set another one with `odf commit copy FILE`" in problem.text
+    assert "`odf reset copy 0`, and set another one with `odf commit copy FILE`" in problem.text
     assert node.engine.failures == []
     assert not node.is_remembered("copy", "replay")
     assert not node.is_remembered("copy", "integrity")

@@ -98,6 +98,15 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
         yield from _popped([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN_BLOCKS)])
 
 
+def number_before(read: ReadBlock, head: Multihash, kind: type[object]) -> int:
+    """Return the sequence number of the block before the last event of a kind in the chain, which has one.
+
+    Raises `ChainBroken`.
+    """
+    blocks = (decoded.block for _, decoded, _ in iterate(read, head))
+    return next(block.sequence_number for block in blocks if isinstance(block.event, kind)) - 1
+
+
 def _popped(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:
     while run:
         name, raw = run.pop()

@@ -51,6 +51,11 @@ class ResultsChanged(EngineNotAvailable):
         return "`odf engine upgrade DATASET` continues with today's engine, or derives all records again"
 
 
+def name_dataset(text: str, alias: str) -> str:
+    """Return a text of the engine, which does not know the dataset, with its alias in the commands."""
+    return text.replace("`odf engine upgrade DATASET", f"`odf engine upgrade {alias}")
+
+
 @dataclass(eq=False, kw_only=True)
 class QueryFailed(InvalidQuery):
     """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""

@@ -9,14 +9,14 @@ from itertools import islice
 from typing import Final
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.walk import blocks_between, iterate
+from odf_common.chain.walk import blocks_between, iterate, number_before
 from odf_common.dataset.plain_credentials import credentials_in, places_of
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import EngineNotAvailable, QueryFailed
+from odf_common.ports.engine import EngineNotAvailable, QueryFailed, name_dataset
 from odf_coordinator.catalog.problems import Problem, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 
@@ -81,9 +81,10 @@ def derive_again(datasets: Datasets, handle: DatasetHandle) -> str:
     return _reset(datasets, handle, str(first.sequence_number - 1), " --yes")
 
 
-def name_dataset(text: str, alias: str) -> str:
-    """Return a text of the engine, which does not know the dataset, with its alias in the commands."""
-    return text.replace("`odf engine upgrade DATASET", f"`odf engine upgrade {alias}")
+def reset_before_query(datasets: Datasets, handle: DatasetHandle) -> str:
+    """Return the command that resets a derivative to the block before its query."""
+    block = number_before(datasets.reader(handle.id), handle.state.head, SetTransform)
+    return _reset(datasets, handle, str(block))
 
 
 def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> str:

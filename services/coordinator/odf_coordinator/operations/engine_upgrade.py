@@ -14,7 +14,8 @@ from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, OdfError, U
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.steps import Strings
-from odf_coordinator.catalog.chain_problems import name_dataset
+from odf_common.ports.engine import name_dataset
+from odf_coordinator.catalog.chain_problems import reset_before_query
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
@@ -25,7 +26,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 _OTHER_QUERY: Final = (
     "set a query that is accepted with `odf commit {name} FILE`; one that cannot even be analysed is replaced after "
-    "`odf reset {name} BLOCK` to the block before it"
+    "{reset}"
 )
 
 
@@ -114,7 +115,7 @@ class EngineUpgrader:
                 return replace(upgrade, outcome="possible")
             self._commit(handle, checked.event, is_restarted=is_restarted)
         except InvalidQuery as error:
-            return replace(upgrade, error=_refusal(error, alias))
+            return replace(upgrade, error=self._refusal(error, handle))
         except (HeadMoved, Unavailable):
             raise
         except OdfError as error:
@@ -134,8 +135,10 @@ class EngineUpgrader:
         while [*self.rollback.roll_back(readers)]:
             pass
 
-
-def _refusal(error: InvalidQuery, alias: str) -> str:
-    """Return why a query is refused, and what to do, unless the engine has said it."""
-    text = name_dataset(str(error), alias)
-    return text if "`odf engine upgrade" in text else f"{text}; {_OTHER_QUERY.format(name=alias)}"
+    def _refusal(self, error: InvalidQuery, handle: DatasetHandle) -> str:
+        """Return why a query is refused, and what to do, unless the engine has said it."""
+        text = name_dataset(str(error), handle.alias)
+        if "`odf engine upgrade" in text:
+            return text
+        reset = reset_before_query(self.datasets, handle)
+        return f"{text}; {_OTHER_QUERY.format(name=handle.alias, reset=reset)}"

@@ -10,8 +10,8 @@ from collections import deque
 from odf_common.errors import InvalidQuery, OdfError
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.steps import ReadStep, Transform
-from odf_common.ports.engine import Engine, EngineNotAvailable
-from odf_coordinator.catalog.chain_problems import name_dataset, query_remedy
+from odf_common.ports.engine import Engine, EngineNotAvailable, name_dataset
+from odf_coordinator.catalog.chain_problems import query_remedy
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of

@@ -20,7 +20,7 @@ from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import Engine
+from odf_common.ports.engine import Engine, name_dataset
 from odf_common.ports.store import scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
@@ -51,7 +51,7 @@ class QueryMigrator:
             return tuple(events)
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                migration = self._migrated(handle.state, old, new, system_time, scratch)
+                migration = self._migrated(handle, old, new, system_time, scratch)
             except NotFound as error:
                 raise why_missing(self.datasets, (handle,), error) from error
         if migration is None:
@@ -68,16 +68,22 @@ class QueryMigrator:
         return (*schemas, *events[:index], executed, *events[index:])
 
     def _migrated(
-        self, state: ChainState, old: SetTransform, new: SetTransform, system_time: Timestamp, scratch: Path
+        self,
+        handle: DatasetHandle,
+        old: SetTransform,
+        new: SetTransform,
+        system_time: Timestamp,
+        scratch: Path,
     ) -> tuple[tuple[SetDataSchema, ...], ExecuteTransform] | None:
         """Return the new schema of the migration's records, if changed, and the migration's event."""
+        state = handle.state
         states = {progress.dataset_id: self._input(progress) for progress in state.input_progress}
         files = request_files(self.datasets.blobs, state, scratch)
         request = migrate_request(state, old, new, states, system_time=system_time, files=files)
         try:
             response = self.engine.migrate(request)
         except InvalidQuery as error:
-            raise self._refused(states, error) from error
+            raise self._refused(handle.alias, states, error) from error
         written = validate(state, response, scratch)
         if written.checkpoint is None:
             raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
@@ -91,14 +97,16 @@ class QueryMigrator:
         schemas = () if written.data is None or written.schema is None else (written.schema,)
         return schemas, event
 
-    def _refused(self, states: Mapping[DatasetId, ChainState], error: InvalidQuery) -> InvalidQuery:
-        """Return why the state cannot be migrated, or what has to be pulled first."""
+    def _refused(
+        self, alias: str, states: Mapping[DatasetId, ChainState], error: InvalidQuery
+    ) -> InvalidQuery:
+        """Return why the state of a derivative cannot be migrated, or what has to be pulled first."""
         for dataset, state in states.items():
             handle = self.datasets.by_id(dataset)
             if handle is not None and handle.state.schema != state.schema:
                 text = f"{error}; the schema of {handle.alias} has changed: pull the derivative, then change its query"
                 return InvalidQuery(text=text)
-        return error
+        return InvalidQuery(text=name_dataset(str(error), alias))
 
     def _input(self, done: InputProgress) -> ChainState:
         """Return an input's state at the block where the old query stopped."""

@@ -22,9 +22,15 @@ from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_common.ports.engine import EngineNotAvailable, EngineSilent, QueryOutOfMemory, ResultsChanged
+from odf_common.ports.engine import (
+    EngineNotAvailable,
+    EngineSilent,
+    QueryOutOfMemory,
+    ResultsChanged,
+    name_dataset,
+)
 from odf_common.service.consumer.pools import ElasticLimit
-from odf_coordinator.catalog.chain_problems import name_dataset, query_remedy
+from odf_coordinator.catalog.chain_problems import query_remedy
 from odf_coordinator.catalog.problems import Problem, Problems, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.errors import InputDiverged
