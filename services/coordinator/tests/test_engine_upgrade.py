@@ -1,15 +1,19 @@
 """Derivatives go on with the installed version of the engine: their state is converted, or all is derived again."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
+import pyarrow as pa
 import pytest
-from odf_testing.coordinator import Coordinator
+from odf_testing.coordinator import DATA, Coordinator
 
 from odf_common.adapters.local.key_files import NotOwned
 from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.identity.branch_names import HEAD
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.metadata.steps import SqlQueryStep
@@ -17,6 +21,7 @@ from odf_common.ports.engine import MigrateRequest
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade
+from odf_coordinator.operations.query_problems import QueryProblems
 
 COPIES = ("cities.copy", "copy.copy")
 
@@ -223,6 +228,54 @@ def test_a_query_that_cannot_be_migrated_names_the_dataset_in_the_command_to_der
     other = replace(current, transform=replace(current.transform, queries=(query,)))
     with pytest.raises(InvalidQuery, match=r"`odf engine upgrade cities\.copy --from-start`"):
         older.editor.commit_event("cities.copy", other)
+
+
+def await_problem(problems: QueryProblems, node: Coordinator) -> str:
+    """Return the problem of `cities.copy` once it has one; the engine is asked in the background."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if found := problems.problem(node.find("cities.copy")):
+            return found.text
+        time.sleep(0.01)
+    raise AssertionError("no problem")
+
+
+def test_the_engine_is_asked_again_about_a_query_once_its_input_has_other_columns(
+    older: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older.engine.earlier = "one"
+
+    def refuse(_: object, inputs: Mapping[str, pa.Schema], *rest: object, **options: object) -> Any:
+        for schema in inputs.values():
+            raise InvalidQuery(text=f"reads {', '.join(schema.names)}")
+        return SimpleNamespace(version="two")
+
+    monkeypatch.setattr(older.engine, "validate", refuse)
+    problems = QueryProblems(older.datasets, older.engine)
+    assert await_problem(problems, older).endswith("event_time, city")
+    wide = DATA.append(pa.field("country", pa.string()))
+    records = {"event_time": [60_000], "city": ["Rome"], "country": ["Italy"]}
+    older.push_table("cities", pa.table(records, schema=wide), minute=1)
+
+    assert await_problem(problems, older).endswith("event_time, city, country")
+
+
+def test_the_engine_is_not_asked_about_a_query_whose_input_cannot_be_read(older: Coordinator) -> None:
+    copy, cities = older.find("cities.copy"), older.find("cities")
+    older.refs.remove(cities.id, HEAD, expected=None)
+    assert QueryProblems(older.datasets, older.engine).problem(copy) is None, "that is a problem of the input"
+
+
+def test_the_engine_is_asked_again_about_a_query_after_an_unexpected_exception(
+    older: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [ZeroDivisionError("a bug"), ZeroDivisionError("a bug")]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise answers.pop() if answers else InvalidQuery(text="reads XML")
+
+    monkeypatch.setattr(older.engine, "validate", refuse)
+    assert await_problem(QueryProblems(older.datasets, older.engine), older) == "reads XML"
 
 
 def test_only_derivatives_of_this_node_are_upgraded(older: Coordinator) -> None:
