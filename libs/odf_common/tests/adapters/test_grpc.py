@@ -246,7 +246,8 @@ time.sleep(60)
 
 
 def test_a_call_to_a_frozen_process_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_client, "PING_EVERY_MS", 500)
+    for name in ("PING_EVERY_MS", "PING_TIMEOUT_MS"):
+        monkeypatch.setattr(grpc_client, name, 500)
     command = [sys.executable, "-c", FREEZABLE, str(Path(__file__).parent)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -12,10 +12,11 @@ from typing import Any
 
 import grpc
 import pytest
+from odf_testing.black_hole import black_hole
 from odf_testing.builders import a_query
 from odf_testing.frozen_process import freeze
 
-from odf_common.adapters.grpc.client import ServiceUnreachable
+from odf_common.adapters.grpc.client import ServiceSilent, ServiceUnreachable
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import encode_message
@@ -120,17 +121,36 @@ def test_a_frozen_engine_is_reported_soon_also_by_calls_without_heartbeats(is_co
     ):
         ending.callback(process.kill)
         assert process.stdout is not None
-        client = EngineClient(f"127.0.0.1:{int(process.stdout.readline())}", quiet=1.0)
+        client = EngineClient(f"127.0.0.1:{int(process.stdout.readline())}", quiet=0.5)
         ending.callback(client.close)
         if is_connected:
             assert client.tables_of("SELECT 1") == ("t",)
         freeze(process)
         for ask in (lambda: client.tables_of("SELECT 1"), lambda: client.query("SELECT 1", ())):
             begun = time.monotonic()
-            with pytest.raises(EngineSilent, match=r"for 1\.5 s") as caught:
+            with pytest.raises(EngineSilent, match=r"for 0\.75 s") as caught:
                 ask()
             assert time.monotonic() - begun < 5
             assert "kill its process" in caught.value.advice()
+
+
+def test_a_query_of_an_engine_that_has_gone_ends_and_the_next_one_is_answered_by_its_successor() -> None:
+    gone, successor = Engine(), AnalysingEngine()
+    servers = [serve("127.0.0.1:0", added(engine)) for engine in (gone, successor)]
+    with black_hole(servers[0].port) as hole, ThreadPoolExecutor(1) as pool:
+        client = EngineClient(hole.address)
+        waiting = pool.submit(client.execute_raw_query, REQUEST)
+        while not gone.asked:
+            time.sleep(0.01)
+        hole.drop()
+        with pytest.raises(ServiceSilent, match="the network to it is broken"):
+            waiting.result(30)
+        hole.restore(servers[1].port)
+        assert client.tables_of("SELECT 1") == ("t",)
+        client.close()
+    gone.is_free.set()
+    for server in servers:
+        server.stop(0)
 
 
 def test_an_engine_that_takes_long_for_an_analysis_is_waited_for() -> None:

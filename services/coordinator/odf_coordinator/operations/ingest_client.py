@@ -13,8 +13,8 @@ from odf_common.adapters.grpc.client import (
     ServiceSilent,
     ServiceUnreachable,
     calling,
+    channel,
     require_server,
-    watched_channel,
 )
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.errors import Refused, Unavailable, with_advice
@@ -63,9 +63,9 @@ class IngestClient:
                     self._channel = None  # not closed, since other threads may use it too
                 else:
                     return
-            channel = self._connected(self.address)
-            yield from _answers(call, channel)
-            self._channel = channel
+            connected = self._connected(self.address)
+            yield from _answers(call, connected)
+            self._channel = connected
         except RemoteRefused as error:
             raise Refused(reason=error.reason, text=with_advice(error)) from error
 
@@ -77,13 +77,13 @@ class IngestClient:
             self._is_there = False
             raise
         self._is_there = True
-        return watched_channel(address, self.credentials)
+        return channel(address, self.credentials)
 
 
-def _answers(call: Callable[[IngestStub], "grpc.CallIterator[T]"], channel: grpc.Channel) -> Iterator[T]:
+def _answers(call: Callable[[IngestStub], "grpc.CallIterator[T]"], connected: grpc.Channel) -> Iterator[T]:
     """Yield the answers to a call, which is canceled if its caller leaves."""
     with calling("ingest"):
-        answers = call(IngestStub(channel))
+        answers = call(IngestStub(connected))
         try:
             yield from answers
         finally:

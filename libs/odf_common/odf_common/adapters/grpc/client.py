@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -26,7 +26,10 @@ from odf_common.errors import (
 
 # Shared with `server`, which clients do not import.
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message
-PING_EVERY_MS: Final = 10_000  # while a call is in flight
+# A peer that answers no ping is gone or frozen: its connection ends with all its calls, in less than ten seconds.
+PING_EVERY_MS: Final = 3000  # without a byte from the peer
+PING_TIMEOUT_MS: Final = 6000
+CONNECT_MS: Final = 5000  # for an attempt; after it, the name is resolved again
 CODE_KEY: Final = "odf-code"
 ADVICE_KEY: Final = "odf-advice-bin"
 
@@ -34,19 +37,13 @@ CALL_TIMEOUT_SECONDS: Final = 30.0  # for a short call
 STREAM_TIMEOUT_SECONDS: Final = 24 * 3600.0  # for calls that report progress
 RESTART_TIMEOUT_SECONDS: Final = 8.0  # in which the supervisor restarts a part
 _CONNECT_POLL_SECONDS: Final = 0.1  # between connection attempts
+# gRPC's words for a peer whose pings, or whose greeting, are missing.
+_OF_DEAD_PEERS: Final = ("ping timeout", "before receiving SETTINGS frame")
+_NO_SIGN_OF_LIFE: Final = "its process is stopped, or the network to it is broken"
 _SEE_LOG: Final = "see its log"
-Options = Sequence[tuple[str, int | str]]
 # With its transparent retries, gRPC can lose a call that is made while the server closes the connection: the call never
 # ends, neither by its deadline nor when it is canceled (seen in grpcio 1.50 to 1.85).
-NO_RETRIES: Final = ("grpc.enable_retries", 0)
-_OPTIONS: Final = (
-    NO_RETRIES,
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-)
+_NO_RETRIES: Final = ("grpc.enable_retries", 0)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -151,31 +148,60 @@ _FAMILIES: Final[Mapping[grpc.StatusCode, type[RemoteError]]] = {
 }
 
 
-def channel(
-    address: str, credentials: PeerCredentials = None, *, options: Options = _OPTIONS
-) -> grpc.Channel:
-    """Return a channel; it connects on the first call and reconnects automatically."""
-    match credentials:
-        case PeerTls():
-            return grpc.secure_channel(address, credentials.for_client(), options=options)
-        case PeerSecret():
-            plain = grpc.insecure_channel(address, options=options)
-            return grpc.intercept_channel(plain, SecretSender(credentials, address))
-        case None:
-            return grpc.insecure_channel(address, options=options)
-
-
-def _watched(user_agent: str) -> Options:
-    """Return options that fail calls to a frozen process: it keeps its connections, but answers no ping."""
+def _options(user_agent: str = "") -> tuple[tuple[str, int | str], ...]:
     return (
-        *_OPTIONS,
+        _NO_RETRIES,
+        ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
         ("grpc.primary_user_agent", user_agent),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.min_reconnect_backoff_ms", CONNECT_MS),  # how long an attempt may take
+        (
+            "grpc.dns_min_time_between_resolutions_ms",
+            1000,
+        ),  # by default a server's new address is seen after 30 s
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
-        ("grpc.http2.ping_timeout_ms", PING_EVERY_MS),  # keepalive_timeout_ms ends no call
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),  # also of what the kernel has sent
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.keepalive_permit_without_calls", 1),  # else the next call meets the dead connection
         ("grpc.http2.max_pings_without_data", 0),  # no limit
         # Channels share their connections, and with them the pause after a failure: a new one would wait as well.
         ("grpc.use_local_subchannel_pool", 1),
     )
+
+
+class _DefaultDeadline(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+    """Gives calls without a deadline that of a short call; streams end by their pings only."""
+
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        if client_call_details.timeout is None:
+            client_call_details = client_call_details._replace(timeout=CALL_TIMEOUT_SECONDS)
+        return continuation(client_call_details, request)
+
+
+def channel(address: str, credentials: PeerCredentials = None, *, user_agent: str = "") -> grpc.Channel:
+    """Return a channel; it connects on the first call and reconnects automatically.
+
+    Calls to a peer that has gone or is frozen fail as `UNAVAILABLE` within ten seconds, however long they may take; the
+    next one gets a new connection, to the address that the name has by then.
+    """
+    options = _options(user_agent)
+    if isinstance(credentials, PeerTls):
+        opened = grpc.secure_channel(address, credentials.for_client(), options=options)
+    else:
+        opened = grpc.insecure_channel(address, options=options)
+    if isinstance(credentials, PeerSecret):
+        opened = grpc.intercept_channel(opened, SecretSender(credentials, address))
+    return grpc.intercept_channel(opened, _DefaultDeadline())
+
+
+def asyncio_channel(address: str, credentials: PeerCredentials = None) -> grpc.aio.Channel:
+    """Return a channel such as `channel` does for an event loop, without secret and default deadline."""
+    if isinstance(credentials, PeerTls):
+        return grpc.aio.secure_channel(address, credentials.for_client(), options=_options())
+    return grpc.aio.insecure_channel(address, options=_options())
 
 
 @contextmanager
@@ -190,16 +216,11 @@ def reached(
     """Open a channel, waiting up to `timeout` seconds for a server that the supervisor may be restarting.
 
     Raises `ServiceUnreachable`. The wait comes before the call: a call that fails on its way may have been executed,
-    so it must not be repeated. A call to a frozen process fails as `UNAVAILABLE` after 20 s, however long it may take.
+    so it must not be repeated.
     """
     require_server(what, address, timeout)
-    with watched_channel(address, credentials, user_agent) as open_channel:
+    with channel(address, credentials, user_agent=user_agent) as open_channel:
         yield open_channel
-
-
-def watched_channel(address: str, credentials: PeerCredentials = None, user_agent: str = "") -> grpc.Channel:
-    """Return a channel on which calls to a frozen process fail."""
-    return channel(address, credentials, options=_watched(user_agent))
 
 
 def require_server(what: str, address: str, timeout: float) -> None:
@@ -236,7 +257,8 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.RESOURCE_EXHAUSTED if name:
             return RemoteUnavailable(what=what, why=text, text=text, name=name, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
-            return ServiceSilent(what=what, why=text)
+            is_dead = any(words in text for words in _OF_DEAD_PEERS)
+            return ServiceSilent(what=what, why=_NO_SIGN_OF_LIFE if is_dead else text)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServiceSilent(what=what, why="no answer in time")
         case grpc.StatusCode.INVALID_ARGUMENT if name == InvalidQuery.__name__:

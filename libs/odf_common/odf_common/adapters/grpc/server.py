@@ -25,7 +25,13 @@ from odf_common.adapters.grpc.calls import (
     subject_in,
     user_agent,
 )
-from odf_common.adapters.grpc.client import ADVICE_KEY, CODE_KEY, MAX_MESSAGE_BYTES
+from odf_common.adapters.grpc.client import (
+    ADVICE_KEY,
+    CODE_KEY,
+    MAX_MESSAGE_BYTES,
+    PING_EVERY_MS,
+    PING_TIMEOUT_MS,
+)
 from odf_common.adapters.grpc.peer_secret import (
     KEY,
     CallerUnknown,
@@ -54,8 +60,13 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),
-    # No limit: else the third ping of a command that waits breaks its connection.
+    # No limit: else the third ping of a client breaks its connection.
     ("grpc.http2.max_ping_strikes", 0),
+    # A client that has gone frees its thread in some ten seconds; one that is stopped, as by Ctrl-Z, may come back.
+    ("grpc.keepalive_time_ms", PING_EVERY_MS),
+    ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", 60_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 TEXT_LIMIT: Final = 4000  # characters; a status is sent in a header
 # The first match counts, so subclasses come before their bases.

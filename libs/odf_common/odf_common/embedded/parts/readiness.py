@@ -12,9 +12,8 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odf_common.adapters.grpc.client import NO_RETRIES
+from odf_common.adapters.grpc.client import asyncio_channel
 from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, require_own_server
-from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.embedded.credentials import PRODUCER
@@ -30,12 +29,6 @@ ANONYMOUS: Final = "ANONYMOUS"  # Kafka's name for clients that do not authentic
 # ApiVersions, the one request that every broker answers: key 18, version 0, correlation id, no client id.
 _CORRELATION: Final = 7
 _API_VERSIONS: Final = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
-_OPTIONS: Final = (
-    NO_RETRIES,
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),
-)
 
 
 def listens(address: str) -> Probe:
@@ -139,12 +132,7 @@ def _health_reported(address: str, credentials: PeerCredentials, expected: froze
 
     async def probe() -> bool:
         if not stubs:
-            channel = (
-                grpc.aio.secure_channel(address, credentials.for_client(), options=_OPTIONS)
-                if isinstance(credentials, PeerTls)
-                else grpc.aio.insecure_channel(address, options=_OPTIONS)
-            )
-            stubs.append(health_pb2_grpc.HealthStub(channel))
+            stubs.append(health_pb2_grpc.HealthStub(asyncio_channel(address, credentials)))
         try:
             if isinstance(credentials, PeerSecret):
                 require_own_server(credentials, address)
