@@ -19,6 +19,7 @@ from odf_common.embedded.parts.kafka_redis import kafka_part
 from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment
+from odf_testing.black_hole import BlackHole
 from odf_testing.certificates import self_signed
 
 USER: Final = "odf"
@@ -57,13 +58,37 @@ def secure_kafka(folder: Path) -> Iterator[SecureKafka]:
     part = kafka_part(folder, ports, child_environment())
     properties = Path(part.command[-1])
     properties.write_text(_secured(properties.read_text(), certificate, key))
-    _format(part.command, properties)
+    _format(part.command, properties, users=("SCRAM-SHA-256", "SCRAM-SHA-512"))
     kafka = SecureKafka(bootstrap=f"127.0.0.1:{ports['kafka-sasl']}", certificate=certificate, key=key)
     log = folder / "logs" / "kafka.log"
     with log.open("ab") as sink, subprocess.Popen(part.command, stdout=sink, stderr=sink) as process:
         try:
-            _await_answer(kafka, log)
+            _await_answer(kafka.cluster(), log)
             yield kafka
+        finally:
+            process.kill()
+
+
+@contextmanager
+def kafka_behind(folder: Path, proxy: BlackHole) -> Iterator[KafkaCluster]:
+    """Run a broker without users while the block runs, whose clients connect to a proxy of it."""
+    ports = allocate(folder, ("kafka-sasl", "kafka-controller"))
+    (folder / "logs").mkdir()
+    part = kafka_part(folder, ports, child_environment())
+    properties = Path(part.command[-1])
+    own = f"PLAINTEXT://127.0.0.1:{ports['kafka-sasl']}"
+    text = without_users(properties.read_text(), "PLAINTEXT")
+    properties.write_text(
+        text.replace(f"advertised.listeners={own}", f"advertised.listeners=PLAINTEXT://{proxy.address}")
+    )
+    _format(part.command, properties, users=())
+    proxy.restore(ports["kafka-sasl"])
+    cluster = KafkaCluster(proxy.address)
+    log = folder / "logs" / "kafka.log"
+    with log.open("ab") as sink, subprocess.Popen(part.command, stdout=sink, stderr=sink) as process:
+        try:
+            _await_answer(cluster, log)
+            yield cluster
         finally:
             process.kill()
 
@@ -96,20 +121,20 @@ def _secured(properties: str, certificate: Path, key: Path) -> str:
     )
 
 
-def _format(command: tuple[str, ...], properties: Path) -> None:
-    """Format the storage with a SCRAM user of each kind."""
-    users = [f"{kind}=[name={USER},password={PASSWORD}]" for kind in ("SCRAM-SHA-256", "SCRAM-SHA-512")]
+def _format(command: tuple[str, ...], properties: Path, *, users: tuple[str, ...]) -> None:
+    """Format the storage with a SCRAM user of each of these kinds."""
+    scram = [f"{kind}=[name={USER},password={PASSWORD}]" for kind in users]
     tool = ("kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", str(properties))
-    options = [word for user in users for word in ("--add-scram", user)]
+    options = [word for user in scram for word in ("--add-scram", user)]
     done = subprocess.run([*command[:-2], *tool, *options], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def _await_answer(kafka: SecureKafka, log: Path) -> None:
+def _await_answer(cluster: KafkaCluster, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
-            return KafkaTopics(kafka.cluster()).require_answer(1.0)
+            return KafkaTopics(cluster).require_answer(1.0)
         except Unavailable:
             assert time.monotonic() < deadline, log.read_text()[-4000:]
 

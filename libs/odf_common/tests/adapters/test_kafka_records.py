@@ -22,7 +22,7 @@ def a_message(
 class Client:
     """A consumer that returns configured messages."""
 
-    def __init__(self, config: Any, logger: Any) -> None:
+    def __init__(self, config: Any) -> None:
         self.config = config
         self.messages: list[Message] = []
         self.calls: list[tuple[str, list[tuple[str, int, int]]]] = []
@@ -54,7 +54,7 @@ A, B = ("a", 0), ("b", 1)
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> tuple[KafkaRecords, Client]:
-    monkeypatch.setattr(records, "Consumer", Client)
+    monkeypatch.setattr(records, "new_consumer", Client)
     made = KafkaRecords(KafkaCluster("localhost:1"))
     client: Any = made._consumer
     return made, client

@@ -23,6 +23,7 @@ from aiohttp import web
 from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
+from odf_common.adapters.kafka.client_config import ANSWER_MS, CONNECT_MS, SESSION_TIMEOUT_MS
 from odf_common.adapters.local import LocalCatalog
 from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.key_files import has_dataset_key
@@ -45,7 +46,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-SESSION_TIMEOUT_SECONDS: Final = 6.0
 NOT_LOCAL: Final = "the views are for programs of the node's user on this machine"
 
 
@@ -85,8 +85,9 @@ def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> fau
         f"{settings.kafka_prefix}odf-views-{uuid.uuid4().hex}",
         broker=[f"kafka://{broker}" for broker in cluster.bootstrap.split(",")],
         broker_credentials=credentials_for(cluster),
-        broker_session_timeout=SESSION_TIMEOUT_SECONDS,
-        broker_heartbeat_interval=SESSION_TIMEOUT_SECONDS / 3,
+        broker_request_timeout=ANSWER_MS / 1000,
+        broker_session_timeout=SESSION_TIMEOUT_MS / 1000,
+        broker_heartbeat_interval=SESSION_TIMEOUT_MS / 3000,
         consumer_auto_offset_reset="latest",
         datadir=settings.home / "views",
         store="memory://",
@@ -160,8 +161,9 @@ async def reachable(broker: str) -> None:
     host, _, port = broker.rpartition(":")
     while True:
         try:
-            _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:
+            async with asyncio.timeout(CONNECT_MS / 1000):
+                _, writer = await asyncio.open_connection(host, int(port))
+        except (OSError, TimeoutError):
             await asyncio.sleep(0.2)
             continue
         writer.close()

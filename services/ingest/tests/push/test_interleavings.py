@@ -233,7 +233,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
     def make() -> World:
         broker, broken = Broker(), list[bool]()
         client = Client(broker)
-        monkeypatch.setattr(records, "Consumer", lambda *_, **__: client)
+        monkeypatch.setattr(records, "new_consumer", lambda _: client)
         for name in NAMES:
             broker.make(f"t.{name}")
         step = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP"))

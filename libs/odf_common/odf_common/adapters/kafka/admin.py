@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from confluent_kafka import (
     IsolationLevel,
@@ -31,7 +31,12 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from odf_common.adapters.kafka.client_config import LOGGER, common, note_connected, unavailable
+from odf_common.adapters.kafka.client_config import (
+    administering,
+    new_admin_client,
+    note_connected,
+    unavailable,
+)
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_specs import TopicSpec, missing_topics, node_topic, push_topic
@@ -314,8 +319,7 @@ def _client(cluster: KafkaCluster) -> "tuple[AdminClient, _Refusal]":
     itself, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
     """
     refusal = _Refusal()
-    config: dict[str, Any] = {**common(cluster), "error_cb": refusal.note}
-    return AdminClient(config, logger=LOGGER), refusal
+    return new_admin_client({**administering(cluster), "error_cb": refusal.note}), refusal
 
 
 class _Refusal:

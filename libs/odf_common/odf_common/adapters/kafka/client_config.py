@@ -1,11 +1,12 @@
-"""The configuration of librdkafka's clients: low latency, no loss, no auto-created topics."""
+"""How Kafka's clients are made and configured: low latency, no loss, no auto-created topics."""
 
 import logging
 import time
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from odf_common.adapters.kafka.cluster import OAUTHBEARER, KafkaCluster, Sasl
 from odf_common.adapters.tls import ClientTls
@@ -13,9 +14,15 @@ from odf_common.errors import Unavailable
 
 Config: TypeAlias = Mapping[str, str | int | bool]
 
+# For an answer; a fetch may take `FETCH_WAIT_MS` more. Without it the connection is closed, and the next one goes to
+# the address that the broker's name has by then. A message that was not acknowledged has some seconds left for that.
+ANSWER_MS: Final = 6000
+CONNECT_MS: Final = 5000
 DELIVERY_MS: Final = 10_000
+FETCH_WAIT_MS: Final = 1000
 SESSION_TIMEOUT_MS: Final = 6000  # without a heartbeat; the least that brokers accept by default
 POLL_LIMIT_MS: Final = 3_600_000  # a replay may keep one handler busy for long
+IDLE_MS: Final = 9000  # without a byte, until a connection is closed
 LATE_LOG_SECONDS: Final = 5.0  # a client logs what happened to it when it is polled
 STARTING_SECONDS: Final = 30.0  # in which a broker that starts together with its clients answers
 REPEATED_LOG_SECONDS: Final = 30.0  # between two log lines of the same kind
@@ -62,12 +69,16 @@ def note_connected() -> None:
 
 
 def common(cluster: KafkaCluster) -> Config:
-    """Return the configuration of all clients: security, and quick reconnects when the broker is back."""
+    """Return the configuration of all clients: security, an end for dead connections, and quick reconnects."""
     return {
         "bootstrap.servers": cluster.bootstrap,
         **_security(cluster),
         "allow.auto.create.topics": False,
         "socket.nagle.disable": True,
+        "socket.keepalive.enable": True,
+        "socket.timeout.ms": ANSWER_MS,
+        "socket.connection.setup.timeout.ms": CONNECT_MS,
+        "broker.address.ttl": 1000,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "retry.backoff.ms": 50,
@@ -75,6 +86,26 @@ def common(cluster: KafkaCluster) -> Config:
         "topic.metadata.propagation.max.ms": 3000,
         "log.connection.close": False,
     }
+
+
+def administering(cluster: KafkaCluster) -> Config:
+    """Return the configuration of an administrator's client, which asks rarely: no question meets an old connection."""
+    return {**common(cluster), "connections.max.idle.ms": IDLE_MS}
+
+
+def new_consumer(config: Mapping[str, Any]) -> Consumer:
+    """Return a consumer with a configuration of `consuming`."""
+    return Consumer({**config}, logger=LOGGER)
+
+
+def new_producer(config: Mapping[str, Any]) -> Producer:
+    """Return a producer with a configuration of `producing`."""
+    return Producer({**config}, logger=LOGGER)
+
+
+def new_admin_client(config: Mapping[str, Any]) -> AdminClient:
+    """Return an administrator's client with a configuration of `administering`."""
+    return AdminClient({**config}, logger=LOGGER)
 
 
 def producing(cluster: KafkaCluster) -> Config:
@@ -91,32 +122,40 @@ def producing(cluster: KafkaCluster) -> Config:
     }
 
 
-def consuming(
-    cluster: KafkaCluster,
-    *,
-    group: str,
-    session_timeout_ms: int = SESSION_TIMEOUT_MS,
-    instance: str | None = None,
-) -> Config:
-    """Return a consumer's configuration. A static `instance` that restarts keeps its partitions without a rebalance."""
+def consuming(cluster: KafkaCluster, *, group: str) -> Config:
+    """Return the configuration of a consumer that is assigned its partitions; nothing is committed to its group."""
     return {
         **common(cluster),
         "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
-        "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": session_timeout_ms,
-        "heartbeat.interval.ms": max(session_timeout_ms // 4, 250),
         "max.poll.interval.ms": POLL_LIMIT_MS,
         "coordinator.query.interval.ms": 1000,
         "fetch.min.bytes": 1,
         # The broker answers at once when there is a message; a longer wait makes an idle node cheaper. A partition that
         # is assigned to a client with others is first fetched when the fetch in flight returns.
-        "fetch.wait.max.ms": 1000,
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
         "fetch.error.backoff.ms": 50,
         "fetch.queue.backoff.ms": 50,
         "enable.partition.eof": False,
+    }
+
+
+def sharing(cluster: KafkaCluster, *, group: str, session_timeout_ms: int, instance: str | None) -> Config:
+    """Return the configuration of a member of a group, which shares its partitions.
+
+    A static `instance` that restarts keeps its partitions without a rebalance.
+    """
+    heartbeat_ms = max(session_timeout_ms // 4, 250)
+    return {
+        **consuming(cluster, group=group),
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": session_timeout_ms,
+        "heartbeat.interval.ms": heartbeat_ms,
+        # A request to join has no answer before all other members have joined, which may take `POLL_LIMIT_MS`. Its
+        # connection may die meanwhile, so it is sent again on another one.
+        "connections.max.idle.ms": max(IDLE_MS, 2 * heartbeat_ms),
         **({"group.instance.id": instance} if instance else {}),
     }
 

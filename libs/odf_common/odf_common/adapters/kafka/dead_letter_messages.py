@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.publish import NewMessage, publish_all
@@ -76,7 +76,7 @@ class KafkaLetters:
             return
         group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # nothing is committed to it
         config = consuming(self._cluster, group=group)
-        consumer = Consumer({**config, "enable.partition.eof": True}, logger=LOGGER)
+        consumer = new_consumer({**config, "enable.partition.eof": True})
         try:
             consumer.assign([TopicPartition(topic, partition, low)])
             for message in _messages(consumer, high):

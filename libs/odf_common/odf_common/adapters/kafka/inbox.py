@@ -6,7 +6,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import OnAssigned, ReceivedMessage
@@ -26,7 +26,7 @@ class GroupInbox:
         self._on_assigned = on_assigned
         self._owned: frozenset[int] = frozenset()
         self.has_assignment = False
-        self._consumer = Consumer({**config, "on_commit": _on_commit}, logger=LOGGER)
+        self._consumer = new_consumer({**config, "on_commit": _on_commit})
         self._consumer.subscribe(
             [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
@@ -82,7 +82,7 @@ class BroadcastInbox:
             **consuming(cluster, group=group),
             "auto.offset.reset": "latest",
         }
-        self._consumer = Consumer(config, logger=LOGGER)
+        self._consumer = new_consumer(config)
         self._consumer.assign([TopicPartition(topic, number, end) for number, end in ends.items()])
         self.has_assignment = True
         if on_assigned is not None:

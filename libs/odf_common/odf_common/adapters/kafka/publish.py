@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
-from odf_common.adapters.kafka.client_config import LOGGER, producing, unavailable
+from odf_common.adapters.kafka.client_config import new_producer, producing, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 
@@ -32,7 +32,7 @@ def publish(cluster: KafkaCluster, topic: str, records: Iterable[bytes], *, key:
 
 def publish_all(cluster: KafkaCluster, messages: Iterable[NewMessage]) -> int:
     """Publish messages, in order within a partition; return how many once all are durable. Raises `Unavailable`."""
-    producer = Producer({**producing(cluster), "linger.ms": 5}, logger=LOGGER)
+    producer = new_producer({**producing(cluster), "linger.ms": 5})
     failed: list[KafkaError] = []
     count = 0
 

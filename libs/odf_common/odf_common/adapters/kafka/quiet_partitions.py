@@ -10,15 +10,15 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from odf_common.adapters.kafka.client_config import LOGGER, Config, unavailable
+from odf_common.adapters.kafka.client_config import Config, new_consumer, unavailable
 
 Partition = tuple[str, int]  # topic and number
 EVENTS_PER_POLL: Final = 1000  # events per poll
 # librdkafka looks up each topic of a fetch's answer in a list of all of its client's topics.
 PARTITIONS_PER_CLIENT: Final = 1000  # partitions
 SETTINGS: Final[dict[str, str | int | bool]] = {
-    # The broker answers at once when there is a message.
-    "fetch.wait.max.ms": 30_000,
+    # The broker answers at once when there is a message. With `ANSWER_MS`, the time in which it may be gone unnoticed.
+    "fetch.wait.max.ms": 4000,
     "max.partition.fetch.bytes": 1024,
     "queued.min.messages": 1,
 }
@@ -42,7 +42,7 @@ class QuietPartitions:
                 (client for client in self._clients if len(client.watched) < PARTITIONS_PER_CLIENT), None
             )
             if client is None:
-                client = _Client(consumer=Consumer({**self._config}, logger=LOGGER))
+                client = _Client(consumer=new_consumer(self._config))
                 self._clients.append(client)
             some = list(left)[: PARTITIONS_PER_CLIENT - len(client.watched)]
             places = [TopicPartition(topic, number, left[topic, number]) for topic, number in some]

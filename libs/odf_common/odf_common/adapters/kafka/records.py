@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Final
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, unavailable
+from odf_common.adapters.kafka.client_config import Config, consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet_partitions import Partition, QuietPartitions
 from odf_common.errors import Unavailable
@@ -78,7 +78,7 @@ class KafkaRecords:
     def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
         """Nothing is read before partitions are assigned."""
         self._settings = _settings(cluster, prefix)
-        self._consumer = Consumer({**self._settings}, logger=LOGGER)
+        self._consumer = new_consumer(self._settings)
         self._former = 0  # partitions that this client has fetched and no longer does
         self._next: dict[Partition, int] = {}  # of all assigned partitions
         self._paused: set[Partition] = set()
@@ -220,7 +220,7 @@ class KafkaRecords:
         fetched = {
             partition: offset for partition, offset in self._next.items() if partition not in self._quiet
         }
-        old, new = self._consumer, Consumer({**self._settings}, logger=LOGGER)
+        old, new = self._consumer, new_consumer(self._settings)
         _checked(
             lambda: new.incremental_assign(
                 [TopicPartition(*partition, offset) for partition, offset in fetched.items()]

@@ -4,10 +4,10 @@ import time
 import uuid
 from typing import Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import OdfError, Unavailable
 
@@ -32,7 +32,7 @@ def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[Sa
         raise described
     left = {number: high for number, high in described.high.items() if described.low[number] < high}
     config = consuming(cluster, group=f"odf.{uuid.uuid4().hex}")  # nothing is committed to it
-    consumer = Consumer({**config}, logger=LOGGER)
+    consumer = new_consumer(config)
     messages: dict[int, list[SampledMessage]] = {number: [] for number in left}
     count = 0
     deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS

@@ -14,7 +14,7 @@ from typing import Final, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, consuming, unavailable
+from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.errors import Conflict, Unavailable
@@ -117,7 +117,7 @@ def claim_prefix(
 def _claims(cluster: KafkaCluster, topic: str) -> list[TopicClaim]:
     """Return all claims, in order."""
     config = consuming(cluster, group=f"{topic}.{uuid.uuid4().hex}")
-    consumer = Consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10}, logger=LOGGER)
+    consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         return list(_read(consumer))
