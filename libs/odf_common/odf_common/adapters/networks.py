@@ -14,6 +14,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
+from odf_common.adapters.live_sockets import ALWAYS, Options, watch
 from odf_common.errors import Refused
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -63,11 +64,14 @@ class Networks:
             self.require(host, str(address[0]))
         return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in answers]
 
-    def connect(self, host: str, port: int, timeout: float | None) -> socket.socket:
+    def connect(
+        self, host: str, port: int, timeout: float | None, sockets: Options = ALWAYS
+    ) -> socket.socket:
         """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
         why = OSError("no address")
         for family, address in self.addresses(host, port):
             connected = socket.socket(family, socket.SOCK_STREAM)
+            watch(connected, sockets)
             try:
                 connected.settimeout(timeout)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -108,16 +112,27 @@ def cause_of(error: Exception) -> str:
     return str(cause).rpartition(": ")[2]
 
 
-def restricted_pools(networks: Networks, **options: Any) -> urllib3.PoolManager:
+class Pools(urllib3.PoolManager):
+    """HTTP connections that wait for an answer for a limited time, and end if their peer has gone."""
+
+    def __init__(self, *, timeout: urllib3.Timeout, sockets: Options = ALWAYS, **options: Any) -> None:
+        """Give connections these options of sockets."""
+        socket_options = [*HTTPConnection.default_socket_options, *sockets]
+        super().__init__(timeout=timeout, socket_options=socket_options, **options)
+
+
+def restricted_pools(
+    networks: Networks, *, timeout: urllib3.Timeout, sockets: Options = ALWAYS, **options: Any
+) -> Pools:
     """Return an HTTP client that connects only to allowed addresses; raises `AddressForbidden` for others."""
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return _connected(self, networks)
+            return _connected(self, networks, sockets)
 
     class Secure(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return _connected(self, networks)
+            return _connected(self, networks, sockets)
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain
@@ -125,15 +140,15 @@ def restricted_pools(networks: Networks, **options: Any) -> urllib3.PoolManager:
     class SecurePool(HTTPSConnectionPool):
         ConnectionCls = Secure
 
-    pools = urllib3.PoolManager(**options)
+    pools = Pools(timeout=timeout, sockets=sockets, **options)
     pools.pool_classes_by_scheme = {"http": PlainPool, "https": SecurePool}
     return pools
 
 
-def _connected(connection: HTTPConnection, networks: Networks) -> socket.socket:
+def _connected(connection: HTTPConnection, networks: Networks, sockets: Options) -> socket.socket:
     host = connection.host.strip("[]")
     try:
-        return networks.connect(host, connection.port or 80, CONNECT_SECONDS)
+        return networks.connect(host, connection.port or 80, CONNECT_SECONDS, sockets)
     except (socket.gaierror, UnicodeError) as error:
         raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
     except OSError as error:

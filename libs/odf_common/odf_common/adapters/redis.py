@@ -15,6 +15,7 @@ import redis
 import structlog
 from redis.exceptions import LockError
 
+from odf_common.adapters.live_sockets import ALWAYS
 from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Unavailable
@@ -53,6 +54,10 @@ class RedisConnection:
             redis_connect_func=None if users is None else partial(_log_in_to, users),
             socket_timeout=REDIS_TIMEOUT_SECONDS,
             socket_connect_timeout=REDIS_TIMEOUT_SECONDS,
+            socket_keepalive=True,
+            socket_keepalive_options={
+                name: value for level, name, value in ALWAYS if level == socket.IPPROTO_TCP
+            },
             health_check_interval=15,
         )
         self.prefix = prefix

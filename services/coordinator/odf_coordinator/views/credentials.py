@@ -9,6 +9,7 @@ from aiokafka.abc import AbstractTokenProvider
 from faust.auth import Credentials
 
 from odf_common.adapters.kafka.cluster import OAUTHBEARER, KafkaCluster, Sasl
+from odf_common.adapters.live_sockets import open_socket
 from odf_common.errors import Unavailable
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -55,7 +56,11 @@ class ClientCredentialsGrant(AbstractTokenProvider):
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout, headers={"Authorization": login}) as session,
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(socket_factory=open_socket),
+                    timeout=timeout,
+                    headers={"Authorization": login},
+                ) as session,
                 session.post(self._sasl.token_url or "", data=form, allow_redirects=False) as response,
             ):
                 response.raise_for_status()

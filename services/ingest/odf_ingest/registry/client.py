@@ -18,6 +18,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 from urllib3.util import make_headers
 
+from odf_common.adapters.networks import Pools
 from odf_common.errors import InvalidInput
 from odf_ingest.errors import RegistryUnavailable
 
@@ -129,8 +130,6 @@ class RegistryClient:
                 "GET",
                 f"{address.url.rstrip('/')}/{path}",
                 headers=headers,
-                timeout=REGISTRY_TIMEOUT,
-                retries=False,
                 redirect=False,
                 preload_content=False,
             )
@@ -157,7 +156,12 @@ class RegistryClient:
 
     def _connected(self) -> urllib3.PoolManager:
         if self._pool is None:
-            self._pool = urllib3.PoolManager(ssl_context=self._tls(), maxsize=4)
+            self._pool = Pools(
+                timeout=REGISTRY_TIMEOUT,
+                ssl_context=self._tls(),
+                maxsize=4,
+                retries=False,
+            )
         return self._pool
 
     def _tls(self) -> ssl.SSLContext | None:

@@ -14,7 +14,7 @@ from urllib.parse import urlencode, urlsplit
 
 import urllib3
 
-from odf_common.adapters.networks import DEFAULT_PORTS, cause_of
+from odf_common.adapters.networks import DEFAULT_PORTS, Pools, cause_of
 from odf_common.adapters.repository_urls import SMART_PREFIX
 from odf_common.errors import InvalidInput, NotFound, Refused, Unavailable
 from odf_common.service.protection import is_loopback
@@ -73,7 +73,7 @@ class RemoteLogins:
     def __init__(self, store: AccessStore) -> None:
         self._store = store
         retries = urllib3.Retry(total=2, read=0, backoff_factor=0.3)  # who says nothing is not asked again
-        self._pool = urllib3.PoolManager(num_pools=2, timeout=LOGIN_TIMEOUT, retries=retries)
+        self._pool = Pools(num_pools=2, timeout=LOGIN_TIMEOUT, retries=retries)
 
     def token(self, url: str) -> str | None:
         """Return the token to send to a URL."""

@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from prometheus_client import Counter, Gauge
 
+from odf_common.adapters.live_sockets import WHILE_IDLE, watch
 from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import counted_address
 
@@ -172,10 +173,9 @@ class ClientConnection(asyncio.Protocol):
             self._end(REFUSED, BUSY)
             return
         # While the kernel sends a file, no callback says that the client reads nothing: the kernel itself gives up.
-        milliseconds = int(STALLED_SECONDS * 1000)
-        transport.get_extra_info("socket").setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds
-        )
+        # It does so too on a client that has gone.
+        stalled = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_SECONDS * 1000))
+        watch(transport.get_extra_info("socket"), (*WHILE_IDLE, stalled))
         self._inner = self._make()
         self._inner.connection_made(transport)
         self._start_timer()

@@ -41,7 +41,7 @@ from odf_sync.search.own_datasets import OwnDatasets
 
 log = structlog.stdlib.get_logger(__name__)
 
-HTTP_THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 20 s
+HTTP_THREADS: Final = 64  # reads and writes of the store at a time; a silent one holds each for some 16 s
 # The rest of a refused body is read for this long, so that its client reads the answer.
 UNREAD_BODY_SECONDS: Final = 2.0
 

@@ -6,13 +6,14 @@ node could make this one send requests inside its network.
 """
 
 from collections.abc import Mapping
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urljoin
 
 import urllib3
 from urllib3.util import parse_url
 
-from odf_common.adapters.networks import DEFAULT_PORTS, Networks, restricted_pools
+from odf_common.adapters.live_sockets import ALWAYS, Options
+from odf_common.adapters.networks import DEFAULT_PORTS, Networks, Pools, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.repositories.minimum_rate import paced
 
@@ -26,16 +27,21 @@ class NodeClient:
     """Sends requests; one pool of connections for the node, one for all others."""
 
     def __init__(
-        self, url: str, networks: Networks, *, timeout: urllib3.Timeout, retries: urllib3.Retry
+        self,
+        url: str,
+        networks: Networks,
+        *,
+        timeout: urllib3.Timeout,
+        retries: urllib3.Retry,
+        sockets: Options = ALWAYS,
     ) -> None:
         """Trust the origin of a URL."""
         self._origin = _origin(url)
         # Bodies are sent in urllib3's pieces of 16 KiB. Larger ones take less processor time, but the timeout is that
         # of a whole piece, so that they would fail on a slow line.
-        self._own = paced(urllib3.PoolManager(num_pools=2, maxsize=10, timeout=timeout, retries=retries))
-        self._others = paced(
-            restricted_pools(networks, num_pools=4, maxsize=10, timeout=timeout, retries=retries)
-        )
+        options: dict[str, Any] = {"maxsize": 10, "timeout": timeout, "retries": retries, "sockets": sockets}
+        self._own = paced(Pools(num_pools=2, **options))
+        self._others = paced(restricted_pools(networks, num_pools=4, **options))
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Return the first response that is not a redirect, its body unread.

@@ -10,6 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
+from odf_common.adapters.live_sockets import open_socket
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff
@@ -236,9 +237,11 @@ class NodeSession:
         channel = Channel(socket, End(side=Side.CLIENT, table=table))
         limited = LimitedConnection(socket._writer.transport)  # noqa: SLF001 - aiohttp does not give it
         connection = Connection(self._runner, channel, self._answer, limited)
+        watching = self._runner.get_loop().create_task(limited.end_if_lost())
         try:
             yield connection
         finally:
+            watching.cancel()
             connection.close(GAVE_UP)  # nothing if it is closed
 
     async def _document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
@@ -306,7 +309,9 @@ class NodeSession:
             tracing.on_request_redirect.append(_refuse_redirect)
             tracing.on_request_end.append(note_answer)
             self._session = aiohttp.ClientSession(
-                trace_configs=[tracing], cookie_jar=aiohttp.DummyCookieJar()
+                connector=aiohttp.TCPConnector(socket_factory=open_socket),
+                trace_configs=[tracing],
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 

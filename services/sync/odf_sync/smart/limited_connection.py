@@ -7,9 +7,11 @@ long the next one may be. The server limits what it receives likewise (`odf_sync
 import asyncio
 from typing import Final, cast
 
+from odf_common.adapters.live_sockets import is_lost
 from odf_sync.smart.large_messages import SMALL_BYTES
 from odf_sync.smart.messages import DownloadsRequest, Message, UploadsRequest
 
+LOOK_SECONDS: Final = 1.0  # between two questions to the kernel
 LISTED_BYTES: Final = 4096  # of an object in the answer to a list: of a signed URL, 3 KiB
 
 
@@ -34,6 +36,18 @@ class LimitedConnection(asyncio.Protocol):
     def limit(self, most: int) -> None:
         """Lose the connection when more than this many bytes have come from now on."""
         self._most = self._left = most
+
+    async def end_if_lost(self) -> None:
+        """Lose the connection when the server has gone before it got all that was sent.
+
+        The kernel would go on for a quarter of an hour. Its own limit does not fit: it counts what a busy server does
+        not read yet.
+        """
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if is_lost(self._transport.get_extra_info("socket")):
+                self._transport.abort()
+                return
 
     def data_received(self, data: bytes) -> None:
         """Pass bytes on, or lose the connection."""

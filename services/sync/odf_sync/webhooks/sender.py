@@ -23,6 +23,7 @@ import structlog
 from aiohttp.hdrs import RETRY_AFTER
 from yarl import URL
 
+from odf_common.adapters.live_sockets import open_socket
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import OdfError, with_advice
 from odf_sync.http.head_watch import Bell, HeadWatch
@@ -170,9 +171,9 @@ class WebhookSender:
 
     def _socket(self, target: aiohttp.AddrInfoType) -> socket.socket:
         """Return a socket for an address that is about to be connected to; raises `AddressForbidden`."""
-        family, kind, protocol, _, address = target
+        address = target[4]
         self._networks.require(str(address[0]), str(address[0]))
-        return socket.socket(family, kind, protocol)
+        return open_socket(target)
 
     def _delay_seconds(self, hook: Webhook) -> float:
         # A clock that was set back must not suspend a webhook.

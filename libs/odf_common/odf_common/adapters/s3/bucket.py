@@ -25,6 +25,7 @@ from minio.datatypes import Object, Part
 from minio.deleteobjects import DeleteError, DeleteObject
 from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 
+from odf_common.adapters.networks import Pools
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import StorageUnavailable
 from odf_common.metadata.scalars import Timestamp
@@ -37,7 +38,7 @@ CHUNK_BYTES: Final = 1 << 20
 MAX_REQUEST_ATTEMPTS: Final = 5
 RETRY_SECONDS: Final = 10.0  # from the first attempt on; a server that is silent is not asked five times
 REQUEST_BACKOFF: Final = Backoff(first=0.1, most=2.0)
-READ_SECONDS: Final = 20.0  # between two packets
+READ_SECONDS: Final = 8.0  # between two packets
 TIMEOUT: Final = urllib3.Timeout(connect=5.0, read=READ_SECONDS)
 MAX_CONNECTIONS: Final = 32  # kept open for each process
 PRESIGNED_FOR: Final = timedelta(hours=1)
@@ -104,7 +105,7 @@ class _TooLong(ValueError):
     """A server answers with more than an answer of its kind can have."""
 
 
-class _Connections(urllib3.PoolManager):
+class _Connections(Pools):
     """Connections to a server that is not trusted: the SDK would take any answer to its end."""
 
     def urlopen(  # type: ignore[override]

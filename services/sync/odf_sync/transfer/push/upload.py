@@ -11,6 +11,7 @@ from typing import BinaryIO, Final
 import structlog
 import urllib3
 
+from odf_common.adapters.live_sockets import WHILE_IDLE
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
@@ -89,8 +90,10 @@ class Uploader:
         self._blobs = blobs
         self._dataset = dataset
         self._may_continue = may_continue
-        self._patient = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=UPLOAD_RETRY)
-        self._once = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=ONCE)
+        self._patient = NodeClient(
+            url, networks, timeout=UPLOAD_TIMEOUT, retries=UPLOAD_RETRY, sockets=WHILE_IDLE
+        )
+        self._once = NodeClient(url, networks, timeout=UPLOAD_TIMEOUT, retries=ONCE, sockets=WHILE_IDLE)
 
     def send(self, upload: Upload) -> None:
         """Send an object; raises `NotFound` if it is not available here, and `Unavailable` if it is not taken."""

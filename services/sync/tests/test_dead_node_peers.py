@@ -1,0 +1,110 @@
+"""Another node that goes away without a word: a transfer does not wait for what it would have taken to answer."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from aiohttp import web
+from odf_testing.black_hole import BlackHole, black_hole
+from odf_testing.http import running
+
+from odf_common.adapters.grpc.server import serve
+from odf_common.errors import Unavailable
+from odf_common.proto.odf.node.v1.push_pb2 import PushRequest as PushRequestOfIngest
+from odf_common.proto.odf.node.v1.push_pb2 import PushTarget
+from odf_common.proto.odf.node.v1.push_pb2_grpc import PushServicer, add_PushServicer_to_server
+from odf_sync.http.ingest_client import IngestClient
+from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.exchange import PUSH
+from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
+
+LATE_SECONDS = 60.0  # an answer may take half an hour
+QUESTION = PushRequest(
+    transfer_plan=TransferPlan(num_blocks=0, bytes_in_raw_blocks=0, num_objects=0, bytes_in_raw_objects=0),
+    force_update_if_diverged=False,
+    visibility_for_created_dataset=DatasetVisibility.PUBLIC,
+)
+
+
+class Ingest(PushServicer):
+    """Answers the second question."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Semaphore(0)
+        self.end = threading.Event()
+        self.asked = 0
+
+    def Check(self, request: PushRequestOfIngest, context: object) -> PushTarget:  # noqa: N802 - gRPC's name
+        self.asked += 1
+        self.heard.release()
+        if self.asked == 1:
+            self.end.wait()
+        return PushTarget(dataset_id="d")
+
+
+def test_a_push_whose_connection_to_ingest_died_is_sent_again_on_another_one() -> None:
+    ingest = Ingest()
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        add_PushServicer_to_server(ingest, server)
+        return ("odf.node.v1.Push",)
+
+    server = serve("127.0.0.1:0", register)
+    with black_hole(server.port) as hole, ThreadPoolExecutor(1) as pool:
+        checking = pool.submit(IngestClient(hole.address).check, PushRequestOfIngest(ref="d"))
+        assert ingest.heard.acquire(timeout=LATE_SECONDS)
+        hole.drop()
+        hole.restore()
+        assert checking.result(LATE_SECONDS).dataset_id == "d"
+    ingest.end.set()
+    server.stop(0)
+
+
+class MuteServer:
+    """Opens exchanges, and reads without an answer."""
+
+    def __init__(self) -> None:
+        self.heard = threading.Semaphore(0)
+        self.app = web.Application()
+        self.app.router.add_get("/push", self._serve)
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for _ in socket:
+            self.heard.release()
+        return socket
+
+
+def breaks_after_the_question(connection: Connection, server: MuteServer, hole: BlackHole) -> None:
+    connection.send(QUESTION)
+    assert server.heard.acquire(timeout=LATE_SECONDS)
+    hole.drop()
+
+
+def breaks_before_the_question(connection: Connection, _: MuteServer, hole: BlackHole) -> None:
+    hole.drop()
+    connection.send(QUESTION)
+
+
+@pytest.mark.parametrize("breaks", [breaks_after_the_question, breaks_before_the_question])
+def test_an_exchange_with_a_node_that_has_gone_ends(
+    breaks: Callable[[Connection, MuteServer, BlackHole], None],
+) -> None:
+    server, failures = MuteServer(), []
+    with running(server.app) as base, black_hole(int(base.rpartition(":")[2])) as hole:
+
+        def exchange() -> None:
+            try:
+                with connected(f"http://{hole.address}/push", PUSH, {}) as connection:
+                    breaks(connection, server, hole)
+                    connection.expect(PushAccepted)
+            except Unavailable as error:
+                failures.append(error)
+
+        waiting = threading.Thread(target=exchange, daemon=True)
+        waiting.start()
+        waiting.join(LATE_SECONDS)
+        assert len(failures) == 1
