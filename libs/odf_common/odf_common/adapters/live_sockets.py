@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+CONNECT_SECONDS: Final = 10.0  # for an attempt
 FIRST_PROBE_SECONDS: Final = 3  # until the first probe
 NEXT_PROBE_SECONDS: Final = 2  # between two
 MAX_LOST_PROBES: Final = 3  # without an answer

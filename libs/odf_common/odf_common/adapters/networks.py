@@ -14,12 +14,11 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import NameResolutionError, NewConnectionError
 
-from odf_common.adapters.live_sockets import ALWAYS, Options, watch
+from odf_common.adapters.live_sockets import ALWAYS, CONNECT_SECONDS, Options, watch
 from odf_common.errors import Refused
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-CONNECT_SECONDS: Final = 10.0
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 NO_TLS: Final = "WRONG_VERSION_NUMBER"  # OpenSSL's reason: the first bytes are those of another protocol
 NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
@@ -64,16 +63,14 @@ class Networks:
             self.require(host, str(address[0]))
         return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in answers]
 
-    def connect(
-        self, host: str, port: int, timeout: float | None, sockets: Options = ALWAYS
-    ) -> socket.socket:
+    def connect(self, host: str, port: int, sockets: Options = ALWAYS) -> socket.socket:
         """Return a connection to an address that was checked; raises `AddressForbidden`, `OSError`, `UnicodeError`."""
         why = OSError("no address")
         for family, address in self.addresses(host, port):
             connected = socket.socket(family, socket.SOCK_STREAM)
             watch(connected, sockets)
             try:
-                connected.settimeout(timeout)
+                connected.settimeout(CONNECT_SECONDS)
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connected.connect(address)
             except OSError as error:
@@ -148,7 +145,7 @@ def restricted_pools(
 def _connected(connection: HTTPConnection, networks: Networks, sockets: Options) -> socket.socket:
     host = connection.host.strip("[]")
     try:
-        return networks.connect(host, connection.port or 80, CONNECT_SECONDS, sockets)
+        return networks.connect(host, connection.port or 80, sockets)
     except (socket.gaierror, UnicodeError) as error:
         raise NameResolutionError(host, connection, socket.gaierror(str(error))) from error
     except OSError as error:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
 
+from odf_common.adapters.live_sockets import CONNECT_SECONDS
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.events import AddData
@@ -75,7 +76,7 @@ def test_a_server_may_be_silent_for_longer_than_a_connection_may_take(server: Fo
     with ftp._Client(Networks.parse(("127.0.0.0/8",))) as client:
         client.open(file)
         assert client.sock is not None
-        assert client.sock.gettimeout() == 5.0 != body.CONNECT_SECONDS
+        assert client.sock.gettimeout() == 5.0 != CONNECT_SECONDS
 
 
 def test_a_file_is_a_block_and_an_unchanged_one_is_not_transferred(

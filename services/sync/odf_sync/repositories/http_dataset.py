@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
+from odf_common.adapters.live_sockets import CONNECT_SECONDS
 from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks, cause_of
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
@@ -45,7 +46,7 @@ from odf_sync.smart.messages import (
 )
 
 HEAD: Final = "refs/head"
-READ_TIMEOUT: Final = urllib3.Timeout(connect=10, read=60)  # seconds
+READ_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=60)  # seconds
 OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
 FORBIDDEN: Final = 403
 DENIED: Final = (401, FORBIDDEN)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 
 import aiohttp
 
-from odf_common.adapters.live_sockets import open_socket
+from odf_common.adapters.live_sockets import CONNECT_SECONDS, open_socket
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff
@@ -42,7 +42,6 @@ from odf_sync.smart.messages import (
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
-CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
 CLOSE_SECONDS: Final = 2.0  # for its close frame

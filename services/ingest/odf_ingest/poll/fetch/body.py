@@ -17,7 +17,6 @@ T = TypeVar("T")
 ATTEMPTS: Final = 3
 FETCH_BACKOFF: Final = Backoff(first=0.5, most=4.0)
 DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one body in all
-CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0  # between two pieces
 REPORT_SECONDS: Final = 0.5  # between progress reports
 MIB: Final = 1 << 20

@@ -18,7 +18,6 @@ from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch.body import (
-    CONNECT_SECONDS,
     SILENCE_SECONDS,
     Body,
     Download,
@@ -106,7 +105,7 @@ class _Client(ftplib.FTP):
     def open(self, file: FtpFile) -> None:
         """Connect and log in; binary mode."""
         try:
-            connected = self._networks.connect(file.host, file.port, CONNECT_SECONDS)
+            connected = self._networks.connect(file.host, file.port)
         except (socket.gaierror, UnicodeError):
             raise SourceUnreachable(what=file.label, why="its host name cannot be resolved") from None
         except OSError as error:

@@ -15,11 +15,11 @@ import urllib3
 from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
 from urllib3.util import Url, make_headers, parse_url
 
+from odf_common.adapters.live_sockets import CONNECT_SECONDS
 from odf_common.adapters.networks import restricted_pools
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch.body import (
-    CONNECT_SECONDS,
     SILENCE_SECONDS,
     Body,
     Download,

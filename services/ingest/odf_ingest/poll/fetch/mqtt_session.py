@@ -12,7 +12,7 @@ from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
 from odf_ingest.poll.fetch import mqtt_packets as packets
-from odf_ingest.poll.fetch.body import CONNECT_SECONDS, SILENCE_SECONDS
+from odf_ingest.poll.fetch.body import SILENCE_SECONDS
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
@@ -166,7 +166,7 @@ def connected(broker: Broker, networks: Networks) -> Iterator[Session]:
 
 def _socket(broker: Broker, networks: Networks) -> socket.socket:
     try:
-        raw = networks.connect(broker.host, broker.port, CONNECT_SECONDS)
+        raw = networks.connect(broker.host, broker.port)
     except (socket.gaierror, UnicodeError):
         raise SourceUnreachable(what=str(broker), why="its host name cannot be resolved") from None
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import BinaryIO, Final
 import structlog
 import urllib3
 
-from odf_common.adapters.live_sockets import WHILE_IDLE
+from odf_common.adapters.live_sockets import CONNECT_SECONDS, WHILE_IDLE
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.identity.did import DatasetId
@@ -23,7 +23,7 @@ from odf_sync.smart.messages import Upload
 log = structlog.stdlib.get_logger(__name__)
 
 UPLOAD_TIMEOUT: Final = urllib3.Timeout(
-    connect=10, read=300
+    connect=CONNECT_SECONDS, read=300
 )  # seconds; the other node stores the object before it answers
 UPLOAD_RETRY: Final = urllib3.Retry(
     total=4,
