@@ -70,7 +70,7 @@ REFUSED = {
         f"SELECT * FROM t WHERE c1 IN ({', '.join(map(str, range(5_001)))})",
         "lists more than 5,000 values: put the values into a dataset, and join it",
     ),
-    "with": (doubled(30), r"the query is too large: with every WITH, `\*` and CUBE written out"),
+    "with": (doubled(30), r"the query is too large: with every WITH, `\*`, CUBE and overlapping window written out"),
     "with, one name twice": (
         doubled(30).replace(
             "SELECT count(*) AS n", "SELECT (WITH q28 AS (SELECT 1 AS x) SELECT x FROM q28) AS n"
@@ -100,6 +100,27 @@ REFUSED = {
         f"SELECT count(*) AS n FROM t GROUP BY CUBE({', '.join(f'c{n}' for n in range(20))})",
         "is too large",
     ),
+    "windows": (
+        "SELECT count(*) AS n FROM t GROUP BY window(timestamp_micros(c1), '10000 days', '1 microsecond')",
+        r"overlapping window written out it has [\d,]+ expressions .* slide windows by more",
+    ),
+    "windows of numbers": (
+        "SELECT system.builtin.window(timestamp_micros(c1), 1000000000, 1) AS w FROM t",
+        "the query is too large",
+    ),
+    "windows of a computed length": (
+        "SELECT window(timestamp_micros(c1), '10000 days', lower('1 SECOND')) AS w FROM t",
+        "window: write its length and slide as positive whole numbers with units",
+    ),
+    **{
+        f"stack as {place}": (query.format("stack(2000000000, 1)"), "stack: write its number of rows as a number of")
+        for place, query in {
+            "column": "SELECT {} FROM t",
+            "view": "SELECT s FROM t LATERAL VIEW {} AS s",
+            "table": "SELECT * FROM {}",
+        }.items()
+    },
+    "stack of a computed number": ("SELECT stack(1000 * 1000 * 2000, 1) FROM t", "stack: write its number of rows"),
     "columns of columns": (
         f"SELECT c1 AS a0, {', '.join(f'a{n} + a{n} AS a{n + 1}' for n in range(100))} FROM t",
         "the query is nested too deeply: split it into steps",
@@ -155,6 +176,8 @@ def test_too_many_steps_are_refused(transforms: Transforms) -> None:
 
 
 ACCEPTED = {
+    "windows": "SELECT count(*) AS n FROM (SELECT c1 FROM t) GROUP BY window(timestamp_micros(c1), '1 hour', '30 seconds')",
+    "stack": "SELECT stack(5000, 1, 2) AS x FROM t",
     "wide": f"SELECT {', '.join(f'CAST(c1 AS STRING) AS a{n}' for n in range(2_000))} FROM t",
     "list": f"SELECT * FROM t WHERE c1 IN ({', '.join(map(str, range(5_000)))})",
     "cases": f"SELECT CASE {' '.join(f'WHEN c1 = {n} THEN {n}' for n in range(1_000))} END AS x FROM t",

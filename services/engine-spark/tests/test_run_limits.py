@@ -274,6 +274,11 @@ def test_results_have_no_row_or_all_kinds_of_columns(engine: EngineClient) -> No
     )
 
 
+def test_a_constant_that_is_nested_too_deeply_is_the_querys_fault(spark: Spark) -> None:
+    with pytest.raises(InvalidQuery, match=r"a function cannot compute a value: Document nesting depth"):
+        run_query(spark, "SELECT schema_of_json(repeat('[', 100000)) AS x", ())
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -1,7 +1,8 @@
 """The size that a parsed plan will have once Spark has analysed it, and its limit.
 
 A short text can describe a huge plan: each query of a WITH that reads the one before twice doubles it, and so does each
-`SELECT *` over a join; CUBE of twenty columns groups a million times. Analysis takes seconds for tens of thousands of
+`SELECT *` over a join; CUBE of twenty columns groups a million times; a window of an hour that slides by a second
+repeats each row 3,600 times. Analysis takes seconds for tens of thousands of
 expressions, and nothing can interrupt it, so the size is computed before.
 """
 
@@ -12,6 +13,8 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
+from odf_engine_spark.analysis.intervals import interval_of
+from odf_engine_spark.analysis.sandbox import called_function
 from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.tree import Tree
 
@@ -19,6 +22,9 @@ _LISTS: Final = {"Project": ("projectList",), "Aggregate": ("aggregateExpression
 _FIRST_ONLY: Final = ("Union", "Except", "Intersect")
 # Spark compares the items of a list with each other: a list of this length counts twice, longer ones more.
 _LONG_LIST: Final = 5_000
+# Parts of each of overlapping windows, besides the columns of a row: of six columns, a day may slide by a minute.
+_WINDOW_PARTS: Final = 4
+_SLIDING_ARGUMENTS: Final = 3  # time, length, slide
 _SUBQUERIES: Final = ("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery")
 
 
@@ -45,9 +51,9 @@ def check_size(tree: Tree, tables: Mapping[str, PlanSize], limits: QueryLimits) 
         )
     if size.total > limits.plan_size:
         raise InvalidQuery(
-            text=f"the query is too large: with every WITH, `*` and CUBE written out it has {size.total:,} expressions "
-            f"and columns, more than {limits.plan_size:,}; select fewer columns, read values from a dataset by a join "
-            "instead of listing them, or split it into datasets"
+            text="the query is too large: with every WITH, `*`, CUBE and overlapping window written out it has "
+            f"{size.total:,} expressions and columns, more than {limits.plan_size:,}; select fewer columns, read "
+            "values from a dataset by a join instead of listing them, slide windows by more, or split it into datasets"
         )
     return size
 
@@ -67,17 +73,18 @@ class _Measuring:
             return self._table(str(node.fields["multipartIdentifier"]).strip("[]").replace(", ", ".").lower())
         inputs = [self.plan(child) for child in _children(node)]
         below = sum(input_.columns for input_ in inputs)
-        expressions = stars = subqueries = lateral = 0
+        expressions = stars = windows = subqueries = lateral = 0
         for tree in node.inner():
             for part in _expressions(tree):
                 expressions += 1 + len(part.children) ** 2 // _LONG_LIST
                 stars += "Star" in part.kind and part is not tree  # the columns count such an item of SELECT
+                windows += _overlapping_windows(part)
                 if part.kind in _SUBQUERIES:
                     inner = [self.plan(plan) for plan in part.part("plan")]
                     subqueries += sum(size.total for size in inner)
                     lateral += sum(size.columns for size in inner) if part.kind == "LateralSubquery" else 0
         columns = self._columns(node, inputs) + len(node.part("output")) + lateral
-        own = columns + expressions + stars * below
+        own = columns + expressions + stars * below + windows * (_WINDOW_PARTS + below)
         if node.kind == "Aggregate":
             own = _grouping_sets(node) * (own + below)
         return PlanSize(columns, own + subqueries + sum(input_.total for input_ in inputs))
@@ -144,3 +151,25 @@ def _grouping_sets(node: Tree) -> int:
             case _:
                 pass
     return sets
+
+
+def _overlapping_windows(part: Tree) -> int:
+    """Return how many windows of a call of `window` a row is in, if they overlap; 0 for everything else."""
+    arguments = part.children
+    if called_function(part) != "window" or len(arguments) < _SLIDING_ARGUMENTS:
+        return 0
+    length, slide = (_microseconds(argument) for argument in arguments[1:_SLIDING_ARGUMENTS])
+    if not length or not slide:
+        raise InvalidQuery(
+            text="window: write its length and slide as positive whole numbers with units, such as '1 hour'"
+        )
+    return -(-length // slide)
+
+
+def _microseconds(argument: Tree) -> int | None:
+    """Return a literal length of time, None if it is no such literal or not fixed."""
+    if argument.kind != "Literal":
+        return None
+    text = str(argument.fields["value"])
+    length = int(text) if text.isdecimal() else interval_of(text)
+    return length if length is not None and length > 0 else None

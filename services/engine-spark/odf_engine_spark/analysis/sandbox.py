@@ -5,7 +5,7 @@ every name has become a class. Only listed plan nodes and expressions pass. Func
 for Spark either (`spark.function_registry`), however a query writes their names.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from odf_common.errors import InvalidQuery
@@ -48,6 +48,7 @@ _CALLS: Final = {  # by kind of node, the field with the function's name
     "UnresolvedGenerator": "name",
 }
 _RANGE_ARGUMENTS: Final = 3  # start, end, step
+_STACKED_ROWS: Final = 5_000  # Spark makes code for each, and nothing interrupts that
 # Columns, functions and tables of IDENTIFIER(…): their names become known by the analysis, after these checks.
 _NAMED_BY_VALUE: Final = ("ExpressionWithUnresolvedIdentifier", "PlanWithUnresolvedIdentifier")
 _TIME_TYPES: Final = ("timestamp", "timestamp_ntz", "date")
@@ -100,9 +101,11 @@ def called_function(node: Tree) -> str:
 
 
 def _check_call(function: str, call: Tree) -> None:
-    """Refuse functions that are refused everywhere, options that are not listed, and a choice of partitions."""
+    """Refuse functions that are refused everywhere, options that are not listed, and numbers that Spark cannot take."""
     if function == "range" and len(_arguments(call)) > _RANGE_ARGUMENTS:
         raise InvalidQuery(text="range: leave out the number of partitions, the fourth argument")
+    if function == "stack":
+        _check_stacked_rows(_arguments(call))
     if restriction := REFUSED_FUNCTIONS.get(function):
         raise InvalidQuery(text=f"{function}: {restriction}")
     if (listed := OPTIONS.get(function)) is None:
@@ -113,6 +116,13 @@ def _check_call(function: str, call: Tree) -> None:
             raise InvalidQuery(text=f"{function}: write its options as map('name', 'value')")
         if option.lower() not in names:
             raise InvalidQuery(text=f"{function}: option {option} is not one of {', '.join(sorted(listed))}")
+
+
+def _check_stacked_rows(arguments: Sequence[Tree]) -> None:
+    """Refuse `stack` unless its number of rows is written, and small."""
+    rows = str(arguments[0].fields["value"]) if arguments and arguments[0].kind == "Literal" else ""
+    if not rows.isdecimal() or int(rows) > _STACKED_ROWS:
+        raise InvalidQuery(text=f"stack: write its number of rows as a number of at most {_STACKED_ROWS:,}")
 
 
 def _function_name(name: object) -> str:

@@ -35,6 +35,7 @@ _INTERNAL: Final = "XX"  # prefix of the SQL states of Spark's internal errors
 _RESOURCE_STATES: Final = ("53", "54", _INTERNAL)  # prefixes of those of exhausted resources and limits, too
 # What Java raises for a value that a function cannot take or compute, where Spark does not check it first.
 _VALUE_ERRORS: Final = (
+    "com.fasterxml.jackson.core.exc.StreamConstraintsException",
     "java.lang.ArithmeticException",
     "java.lang.NegativeArraySizeException",
     "java.lang.NumberFormatException",

@@ -27,7 +27,7 @@ class QueryLimits:
     steps: int = 100
     """Steps of a transform; `text_characters` counts all of them."""
     plan_size: int = 15_000
-    """Expressions and columns of all parts of a plan, where WITH, `*` and CUBE are written out."""
+    """Expressions and columns of all parts of a plan, where WITH, `*`, CUBE and overlapping windows are written out."""
     result_columns: int = 5_000
     tasks: int = 10_000
     """Tasks of one stage of an ad-hoc query: while the scheduler makes them, about a second, no other query begins."""
