@@ -33,6 +33,7 @@ USERS_UNKNOWN: Final = (
     "the system does not say whose a connection is: over HTTP all its users count as the node's own"
 )
 FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via")
+PAGES: Final = ("origin", "referer")
 CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; of no page: `none`
 
 
@@ -178,8 +179,10 @@ def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
 
     `Origin` comes with requests that a page could read the answer of, or that write; the others with links and images.
     """
-    pages = [headers[name] for name in ("Origin", "Referer") if name in headers]
-    is_cross_site = headers.get("Sec-Fetch-Site", "").strip().lower() in CROSS_SITE
+    # A header may be there twice; each counts.
+    pages = [value for name, value in headers.items() if name.lower() in PAGES]
+    sites = [value.strip().lower() for name, value in headers.items() if name.lower() == "sec-fetch-site"]
+    is_cross_site = any(site in CROSS_SITE for site in sites)
     # A page of this machine at another port, or by another of its names, is cross-site too, but gives its address,
     # and no page can give another's.
     return (is_cross_site and not pages) or not all(map(_is_loopback_url, pages))

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from multidict import CIMultiDict
 from odf_testing.certificates import self_signed
 
 from odf_common.adapters.grpc.peer_secret import PeerSecret
@@ -222,3 +223,14 @@ def test_where_the_kernel_says_nothing_all_users_count_as_the_node_s(monkeypatch
     assert why_another_user(*nowhere) == "its program has closed the connection"
     monkeypatch.setattr("odf_common.service.protection.are_users_known", lambda: False)
     assert why_another_user(*nowhere) is None
+
+
+@pytest.mark.parametrize("name", ["Origin", "Referer"])
+def test_each_of_two_headers_with_one_name_counts(name: str) -> None:
+    for values in (
+        ("http://localhost:3", "http://evil.example"),
+        ("http://evil.example", "http://localhost:3"),
+    ):
+        headers = CIMultiDict((name, value) for value in values)
+        why = why_not_local(peer="127.0.0.1", host="localhost", headers=headers)
+        assert why == "a web page from elsewhere sent it"
