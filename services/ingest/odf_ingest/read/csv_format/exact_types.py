@@ -21,9 +21,12 @@ _BOOLEAN: Final = r"(?i)^(?:true|false)$"
 _TIMESTAMP: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?\s?(?:Z|[+-]\d\d(?::?\d\d)?)?$"
 _TIME: Final = r"^\d\d:\d\d:\d\d$"
 _DIGITS: Final = (18, 38)  # precisions of decimals: the usual one, and the widest that every reader knows
-_MAY_CHANGE: Final = re.compile(rb"(?:^|[^\d.])0\d|\+[\d.]|\d[eE]", re.MULTILINE)
+_MAY_CHANGE: Final = re.compile(rb"(?:^|[^\d.])0\d|\+[\d.]|\d[eE]|[\d.]{16}", re.MULTILINE)
 _CHANGED: Final = r"^\s*(?:\+|-?0\d)"
 _CHANGED_INTEGER: Final = r"^\s*(?:\+|-?0\d|\S*[eE])"
+_MANY_DIGITS: Final = r"^\s*-?[\d.]{16,}\s*$"  # a DOUBLE has all of up to 15
+_BIGINT: Final = range(-(2**63), 2**63)
+_DECIMAL_38: Final = range(1 - 10**38, 10**38)
 ANY_NUMBER: Final = r"^\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?\s*$"
 
 
@@ -48,9 +51,23 @@ def may_change(text: bytes) -> bool:
 
 
 def changed_by(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Return which texts are numbers of another notation than the values of an inferred column: 007, +7, 1e5."""
+    """Return which texts an inferred column would change: of another notation (007, +7, 1e5), or with more digits."""
     pattern = _CHANGED_INTEGER if kind.is_integer(type_) else _CHANGED
-    return pc.and_(pc.match_substring_regex(texts, pattern), pc.match_substring_regex(texts, ANY_NUMBER))
+    changed = pc.and_(pc.match_substring_regex(texts, pattern), pc.match_substring_regex(texts, ANY_NUMBER))
+    return pc.or_(changed, _loses_digits(texts)) if kind.is_floating(type_) else changed
+
+
+def _loses_digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_long = pc.and_(
+        pc.match_substring_regex(texts, _MANY_DIGITS), pc.match_substring_regex(texts, ANY_NUMBER)
+    )
+    if not pc.any(is_long, min_count=0).as_py():
+        return is_long
+    lost = [
+        None if is_long_one is None else is_long_one and not _is_printed(text.strip())
+        for is_long_one, text in zip(is_long.to_pylist(), texts.to_pylist(), strict=True)
+    ]
+    return pa.chunked_array([pa.array(lost, pa.bool_())])
 
 
 def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | None:
@@ -63,6 +80,8 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
     if not len(numbers) or len(others) > 1:
         return None
     likely = pa.int64() if _all(numbers, r"^\s*[+-]?\d+\s*$") else pa.float64()
+    if kind.is_integer(likely) and (large := _first_too_large(numbers)):
+        return f"{large!r} is too large for BIGINT; if it holds numbers, declare it as DECIMAL(38, 0)"
     changed = _first_changed_text(numbers, likely) if kind.is_string(exact_type(numbers, likely)) else None
     if len(others) == 0 or changed is not None:
         return changed if len(others) == 0 else None
@@ -71,6 +90,14 @@ def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | N
     if has_null_value or texts.null_count:  # empty values would be text then
         return f"{why}, and another text stands for null"
     return f"{why}; if it stands for null, `--read-option nullValue={value}` makes the others numbers"
+
+
+def _first_too_large(numbers: pa.ChunkedArray) -> str | None:
+    """Return the first that a BIGINT does not hold, if a DECIMAL(38, 0) holds and prints them all; None: none."""
+    whole = [int(text) for text in numbers.to_pylist() if text is not None] if _all(numbers, _INTEGER) else []
+    if not all(number in _DECIMAL_38 for number in whole):
+        return None
+    return next((str(number) for number in whole if number not in _BIGINT), None)
 
 
 def _first_changed_text(numbers: pa.ChunkedArray, likely: pa.DataType) -> str:
