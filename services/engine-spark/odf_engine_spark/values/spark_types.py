@@ -186,9 +186,16 @@ RESULT_TYPES: Final = (
     ),
     ResultRule(sql="STRUCT<>", has=lambda it: it == pa.struct([]), instead="it has no fields"),
     ResultRule(
+        sql="ARRAY<STRUCT>",
+        has=lambda it: kind.is_list(it) and kind.is_struct(it.value_type),
+        instead="it has no logical hash: return a list for each field, by transform(…), or to_json(…)",
+    ),
+    ResultRule(
         sql="ARRAY, STRUCT", has=lambda it: kind.is_list(it) or kind.is_struct(it), becomes="the same"
     ),
-    ResultRule(sql="MAP", has=kind.is_map, instead="use map_entries(…), a list of structs"),
+    ResultRule(
+        sql="MAP", has=kind.is_map, instead="use map_keys(…) and map_values(…), two lists, or to_json(…)"
+    ),
     ResultRule(sql="TIME", has=kind.is_time, instead="CAST it to STRING"),
     ResultRule(sql="INTERVAL DAY TO SECOND", has=kind.is_duration, instead=_TO_NUMBER.format(unit="SECOND")),
     YEAR_MONTH,

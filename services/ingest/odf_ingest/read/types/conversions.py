@@ -405,7 +405,7 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
         (ValueKind.UUID, ValueKind.UUID): _rule("the same", _cast, _WIDER),
         (ValueKind.UUID, ValueKind.BINARY): _rule("its 16 bytes", _cast, "declare UUID"),
         (ValueKind.LIST, ValueKind.LIST): _rule(
-            "the elements by this table; a map is a list of structs of key and value", _refuse, _WIDER
+            "the elements by this table", _refuse, _WIDER
         ),
         (ValueKind.STRUCT, ValueKind.STRUCT): _rule(_BY_NAME, _refuse, _WIDER),
     }
