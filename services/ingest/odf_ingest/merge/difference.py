@@ -42,7 +42,7 @@ class RepeatedKey(InvalidInput):
 
     def advice(self) -> str:
         return (
-            "correct the source, or reduce it to one record of each key with `preprocess`; or add the column that "
+            "correct the source, or keep one record of each key by a WHERE in `preprocess`; or add the column that "
             "tells them apart to `primaryKey`"
         )
 
