@@ -4,6 +4,7 @@ Types are those that records without a declared schema would get. Times with fra
 in JSON, and so are numbers since 1970, since people check the manifest that is written.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from odf_ingest.prepare.debezium import rows_of_changes
 from odf_ingest.prepare.event_time import event_times
 from odf_ingest.read import infer_batch, read_file
 from odf_ingest.read.csv_format.dialect import with_dialect
-from odf_ingest.read.csv_format.exact_types import why_text
+from odf_ingest.read.csv_format.exact_types import ANY_NUMBER, why_text
 from odf_ingest.read.input_format import BY_NAME, InputFormat
 from odf_ingest.read.types.times import to_timestamps
 
@@ -75,7 +76,7 @@ def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sam
     if table.num_columns == 0:
         raise InvalidInput(text="the sample has no records")
     table = table.cast(stored_schema(pa.schema([_typed(column) for column in table.schema])))
-    remarks = list(_nearly_numbers(step, file, table)) if isinstance(step, ReadStepCsv) else []
+    remarks = _remarks(step, file, table) if isinstance(step, ReadStepCsv) else []
     if isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
         table = _with_times(table, named_format(step.timestamp_format))
         epochs = with_epoch_times(table, step.timestamp_format)
@@ -91,6 +92,22 @@ def _options(step: ReadStep) -> Mapping[str, str]:
         for name, value in values.items()
         if value is not None
     }
+
+
+def _remarks(step: ReadStepCsv, file: Path, table: pa.Table) -> list[str]:
+    """Return what to say about columns of Csv; raises `InvalidInput` for one without a name."""
+    if "" in table.column_names:
+        number = table.column_names.index("") + 1
+        text = f"column {number} has no name in the header; write one, or remove the separator at the end of each line"
+        raise InvalidInput(text=text)
+    remarks = list(_nearly_numbers(step, file, table))
+    number_like = next((name for name in table.column_names if re.search(ANY_NUMBER, name)), None)
+    if step.header and number_like is not None:
+        remarks.append(
+            f"the first line, with {number_like!r}, is taken as the names of columns: if it is a record, "
+            "`--read-option header=false`"
+        )
+    return remarks
 
 
 def _nearly_numbers(step: ReadStepCsv, file: Path, table: pa.Table) -> Iterator[str]:

@@ -35,6 +35,14 @@ def test_csv_has_its_headers_columns_and_the_types_that_all_rows_have(tmp_path: 
     }
 
 
+def test_a_header_that_looks_like_a_record_is_remarked(tmp_path: Path) -> None:
+    file = tmp_path / "sample"
+    file.write_bytes(b"5,hello\n6,world\n")
+    assert any("'5'" in one and "header=false" in one for one in read_sample(file, "csv").remarks)
+    file.write_bytes(b"id,hello\n6,world\n")
+    assert read_sample(file, "csv").remarks == ()
+
+
 def test_json_has_the_columns_of_all_objects(tmp_path: Path) -> None:
     text = b'{"id":1,"tags":["a"],"o":{"x":1}}\n{"id":2,"late":true,"o":{"x":2.5}}\n'
     assert columns(tmp_path, text, "ndjson") == {
@@ -60,6 +68,7 @@ def test_parquet_keeps_its_types_as_they_are_stored_without_columns_of_nulls(tmp
     ("content", "input_format", "words"),
     [
         (b"", "csv", "no records|header"),
+        (b"id,v,\n1,2,\n", "csv", "column 3 has no name in the header"),
         (b"", "ndjson", "no records"),
         (b"{", "ndjson", "line 1"),
         (b"x", "parquet", "is not a Parquet file"),

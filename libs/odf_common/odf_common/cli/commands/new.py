@@ -28,6 +28,7 @@ SUFFIX_FORMATS: Final = {
     ".jsonl": "ndjson",
     ".ndjson": "ndjson",
     ".parquet": "parquet",
+    ".tsv": "csv",
     ".zip": "esrishapefile",
 }
 
