@@ -387,7 +387,7 @@ def _nulls(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, 
         column = table.column(name)
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())
-            why = f"column {name}: is null; a value of {type_name(column.type)} is required"
+            why = f"column {name}: null is not allowed; a value of {type_name(column.type)} is required"
             if _is_known_of_retractions(plan, name):
                 rows = np.setdiff1d(rows, retractions(plan, table))
             faults |= {int(row): why for row in rows if int(row) not in faults}

@@ -60,7 +60,7 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
         (
             CSV,
             "id,day,price\n1,2024-01-05,1\n,2024-01-05,1\n",
-            "line 3: column id: is null; a value of BIGINT is required",
+            "line 3: column id: null is not allowed; a value of BIGINT is required",
         ),
         (CSV, "id,day,price\n1,2024\n", "line 2: has 2 values instead of 3 (id, day, price): 1,2024"),
         (
@@ -82,7 +82,7 @@ FEATURE = '{"type":"Feature","properties":{"id":%s},"geometry":null}\n'
         (
             ARRAY,
             '[{"id":1},\n\n{"price":2}]',
-            "line 3, record 2: column id: is null; a value of BIGINT is required",
+            "line 3, record 2: column id: null is not allowed; a value of BIGINT is required",
         ),
     ],
     ids=["number", "date", "null", "width", "line-number", "line-type", "line-json", "array", "array-null"],
@@ -126,14 +126,14 @@ def rejecting(bench: Any, **more: Any) -> Any:
             CSV,
             "price,id,day\n1,1,\n1,,2024-01-05\n2,3,\n",
             "price,id,day\n1,,2024-01-05",
-            "line 3: column id: is null; a value of BIGINT is required",
+            "line 3: column id: null is not allowed; a value of BIGINT is required",
         ),
         (LINES, '{"id":1}\nhm\n\n{"id":3}\n', "hm", "line 2: expected one JSON object"),
         (
             ReadStepJson(ddl_schema=DDL, sub_path="a.b"),
             '{"a":{"b":[{"id":1},\n{"day":\n"2024-01-05"},{"id":3}]}}',
             '{"a":{"b":{"day":\n"2024-01-05"}}}',
-            "line 2, record 2: column id: is null; a value of BIGINT is required",
+            "line 2, record 2: column id: null is not allowed; a value of BIGINT is required",
         ),
         (
             ReadStepNdGeoJson(),
@@ -231,7 +231,7 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
     [
         (LINES, b"x\ny\n", {}, "a.txt, line 1: expected one JSON object"),
         (CSV, b"id,name\n1,x\n", {}, "a.txt: the header has unknown columns 'name'"),
-        (LINES, b'{"day":"2024-01-05"}\n', {}, "a.txt, line 1: column id: is null"),
+        (LINES, b'{"day":"2024-01-05"}\n', {}, "a.txt, line 1: column id: null is not allowed"),
         (LINES, b'{"id":1}\nx\n', {"max_rejected_share": 0.4}, "1 of 2 rows of a.txt are not records"),
         (ReadStepParquet(), b"PAR1", {}, "a.txt: is not a Parquet file"),
     ],

@@ -198,14 +198,14 @@ def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
-    with pytest.raises(InvalidInput, match=r"^line 2: column id: is null; a value of BIGINT is required"):
+    with pytest.raises(InvalidInput, match=r"^line 2: column id: null is not allowed; a value of BIGINT is required"):
         push(bench, tmp_path, line(1) + line(2).replace('"id":2,', ""))
     assert bench.state.head == before
 
 
 UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
 SNAPSHOT = MergeStrategySnapshot(primary_key=("id",))
-NO_EVENT_TIME = "line 2: column event_time: is null; a value of TIMESTAMP"
+NO_EVENT_TIME = "line 2: column event_time: null is not allowed; a value of TIMESTAMP"
 
 
 @pytest.mark.parametrize("read", [None, ReadStepNdJson()], ids=["declared", "inferred"])

@@ -170,7 +170,7 @@ def test_an_invalid_value_of_a_column_is_a_dead_letter_that_names_it(make_bench:
     found = dict(reasons(bench))
     assert found[1].startswith("its key: column id: 'one' is not a value of BIGINT; ")
     assert found[2] == "its key: column id: is not UTF-8 at byte 0"
-    assert found[3] == "column id: is null; a value of BIGINT is required"
+    assert found[3] == "column id: null is not allowed; a value of BIGINT is required"
     assert found[4] == "its header trace-id: column trace: is not UTF-8 at byte 1"
     assert found[5].startswith("its header score: column score: '1e400' is not a value of DOUBLE; ")
 

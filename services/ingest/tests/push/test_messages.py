@@ -221,8 +221,8 @@ def test_bad_messages_are_dead_letters_and_their_neighbours_continue(make_bench:
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
         (1, "expected one JSON object"),
         (2, TOMBSTONE),
-        (3, "column event_time: is null; a value of TIMESTAMP(3) is required"),
-        (4, "column id: is null; a value of BIGINT is required"),
+        (3, "column event_time: null is not allowed; a value of TIMESTAMP(3) is required"),
+        (4, "column id: null is not allowed; a value of BIGINT is required"),
     ]
     assert [letter.value for letter in bench.coordinator.letters] == [values[1], b"", values[3], values[4]]
 

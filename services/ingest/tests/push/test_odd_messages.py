@@ -212,7 +212,7 @@ def test_a_key_that_no_record_has_rejects_them_instead_of_stopping_the_source(ma
     topic.push(b'{"a":1}')
     topic.push(b'{"id":1,"a":1}', b'{"a":1}')
     assert topic.bench.values("id") == [(1,)]
-    assert topic.rejected == ["has no id", "column id: is null; a value of BIGINT is required"]
+    assert topic.rejected == ["has no id", "column id: null is not allowed; a value of BIGINT is required"]
 
 
 def test_invalid_operations_are_rejected(make_bench: Any) -> None:

@@ -82,7 +82,7 @@ def test_rows_are_committed_and_what_cannot_be_decoded_is_a_dead_letter_as_it_wa
     bad = {
         framed(9, b"x"): "schema 9: does not exist",
         row(3)[:-1]: "schema 1: the payload",
-        row(None): "column id: is null; a value of BIGINT is required",
+        row(None): "column id: null is not allowed; a value of BIGINT is required",
     }
     broker.logs[TOPIC, 0] += [row(1, "é\n"), *bad, message(7), None, row(2)]
     with running(bench, broker) as node:

@@ -109,7 +109,7 @@ def pushing(make_bench: Any, tmp_path: Path) -> Any:
             ReadStepJson(ddl_schema=DDL),
             b'[{"id":1},\n{"day":"2024-01-01"}]',
             [b'{"day":"2024-01-01"}'],
-            "line 2, record 2: column id: is null; a value of BIGINT is required",
+            "line 2, record 2: column id: null is not allowed; a value of BIGINT is required",
         ),
         (ReadStepNdJson(), b'{"id":1}\nhm\n', [b"hm"], "line 2: expected one JSON object"),
     ],

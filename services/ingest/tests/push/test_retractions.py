@@ -158,7 +158,7 @@ def test_a_retraction_is_completed_from_its_record_if_the_source_says_so(
     ]
     assert reasons(bench) == [
         (7, "column id: id = 3 has no record that -R could take back; append it first (+A)"),
-        (8, "column id: is null; a value of BIGINT is required"),
+        (8, "column id: null is not allowed; a value of BIGINT is required"),
     ]
 
 
