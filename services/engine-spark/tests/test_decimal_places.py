@@ -104,6 +104,27 @@ def test_the_message_has_types_and_the_casts_to_write(engine: EngineClient, mone
         engine.query("SELECT amount * rate AS x FROM t", (money,))
 
 
+def test_a_product_of_three_is_exact_once_the_proposed_casts_are_written(
+    engine: EngineClient, tmp_path: Path
+) -> None:
+    table = a_table(
+        tmp_path,
+        {"amount": pa.decimal128(38, 18), "m": pa.decimal128(10, 2)},
+        [Value("0.000000123456789012"), Value("1.11")],
+    )
+    expression, answer = "", "(t.amount * t.m) * t.m"
+    for _ in range(4):
+        expression, answer = answer, asked(engine, table, answer)
+        if isinstance(answer, Value):
+            break
+        found = re.search(r"(?:column: |^)?(.*) loses decimal places: .*; write (.*), or cast", answer)
+        assert found is not None, answer
+        advice = re.sub(r"(\d), (\d)", r"\1,\2", found[2])
+        assert found[1] in expression
+        answer = expression.replace(found[1], advice)
+    assert answer == Value("0.000000123456789012") * Value("1.11") * Value("1.11"), expression
+
+
 def test_only_a_new_transform_is_refused(engine: EngineClient) -> None:
     schema = FLIGHTS.append(pa.field("amount", pa.decimal128(38, 18)))
     query = sql("SELECT time_hour AS event_time, amount * amount AS x FROM flights")

@@ -153,9 +153,10 @@ def _text(expression: Java, is_written: Java) -> str:
 
 
 def _with_children(node: Java) -> Iterator[Java]:
-    yield node
+    """Iterate over a node and what is below it, operands first: the casts of a product follow from theirs."""
     for child in items(node.children()):
         yield from _with_children(child)
+    yield node
 
 
 def _mentions(tree: Tree, word: str) -> bool:

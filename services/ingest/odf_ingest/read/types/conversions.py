@@ -404,9 +404,7 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
         (ValueKind.BINARY, ValueKind.UUID): _rule("16 bytes", _of(_uuids_of_bytes), "declare BINARY"),
         (ValueKind.UUID, ValueKind.UUID): _rule("the same", _cast, _WIDER),
         (ValueKind.UUID, ValueKind.BINARY): _rule("its 16 bytes", _cast, "declare UUID"),
-        (ValueKind.LIST, ValueKind.LIST): _rule(
-            "the elements by this table", _refuse, _WIDER
-        ),
+        (ValueKind.LIST, ValueKind.LIST): _rule("the elements by this table", _refuse, _WIDER),
         (ValueKind.STRUCT, ValueKind.STRUCT): _rule(_BY_NAME, _refuse, _WIDER),
     }
 
