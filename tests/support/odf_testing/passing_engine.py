@@ -104,7 +104,8 @@ class PassingEngine:
             self._require_same_results(transform)
         schema = next(iter(inputs.values()), None)
         is_final = any("window(" in step.query for step in transform.queries or ())
-        reasons = [f"{name} {why}" for name, why in (retracting or {}).items()]
+        # As the engine itself, it analyses a query only where the columns of its inputs are known.
+        reasons = [f"{name} {why}" for name, why in (retracting or {}).items()] if inputs else []
         has_other = past is not None and past.transform is not None and past.transform.version != self.version
         return ValidatedQuery(
             tables=tuple(inputs),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import InvalidInput, InvalidQuery
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
@@ -17,7 +17,7 @@ from odf_common.metadata.events import (
     SetTransform,
 )
 from odf_common.metadata.steps import Strings
-from odf_common.ports.engine import Engine, Past, ValidatedQuery
+from odf_common.ports.engine import Engine, EngineNotAvailable, Past, ValidatedQuery
 from odf_coordinator.catalog.chain_problems import derive_again
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
@@ -217,7 +217,22 @@ class Validation:
         if dataset in self._drafted:
             return self._drafted[dataset]
         handle = self._datasets.find(ref)
-        return Shape(schema=schema_of(handle.state), vocabulary=handle.state.vocabulary)
+        state = handle.state
+        schema = schema_of(state)
+        if schema is None and state.transform is not None:
+            self._drafted[dataset] = Shape(
+                schema=self._derived(state, state.transform), vocabulary=state.vocabulary
+            )
+            return self._drafted[dataset]
+        return Shape(schema=schema, vocabulary=state.vocabulary)
+
+    def _derived(self, state: ChainState, transform: SetTransform) -> pa.Schema | None:
+        """Return the columns that a derivative without records will have; None if they are not known."""
+        try:
+            schema = self._describe(transform, state.vocabulary).schema
+        except (InvalidQuery, EngineNotAvailable, NotFound):
+            return None
+        return None if schema is None else with_system(schema, state.vocabulary)
 
 
 def _columns(
