@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from types import FrameType
 from typing import Final
 
@@ -20,9 +21,11 @@ import structlog
 
 from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.adapters.local.durable import keep_files_private
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.local.home_secrets import close_home
 from odf_common.adapters.local.outage_files import OutageFile
-from odf_common.errors import InvalidInput, OdfError
+from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.ports.clock import Backoff
 from odf_common.service import logging, metrics
 from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
@@ -41,6 +44,7 @@ LOOK_MS: Final = 500  # between two looks whether a bug has ended the service
 _MAX_SIGNALS_READ: Final = 4096  # that are read from the pipe at a time, a byte each
 EXIT_BUG: Final = 70  # exit code: a bug; the supervisor restarts
 OPEN_FILES_LIMIT: Final = 1 << 16
+RESUME_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +138,33 @@ class RunningService:
         log.info("ready")
 
     def _begin(self, work: Callable[[threading.Event], None]) -> None:
+        name = getattr(work, "__qualname__", "work")
+
         def guarded() -> None:
             try:
-                work(self.stop)
+                _resume_after_faults(work, name, self.stop)
             except Exception:
                 log.exception("stopping because of a bug")
                 self.has_failed = True
                 self.stop.set()
 
-        thread = threading.Thread(target=guarded, name=getattr(work, "__qualname__", "work"), daemon=True)
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+
+
+def _resume_after_faults(work: Callable[[threading.Event], None], name: str, stop: threading.Event) -> None:
+    """Run work until it ends; after a full disk, too many open files and the like it is called again."""
+    for failures in count(1):
+        try:
+            with waiting_helps():
+                work(stop)
+        except Unavailable as error:
+            log.warning("interrupted, continuing soon", work=name, why=str(error), advice=error.advice())
+            if stop.wait(RESUME_BACKOFF.pause(failures)):
+                return
+        else:
+            return
 
 
 def run_service(build: Callable[[Environment], Service]) -> None:

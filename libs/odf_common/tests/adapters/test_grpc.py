@@ -1,3 +1,4 @@
+import errno
 import socket
 import subprocess
 import sys
@@ -176,6 +177,14 @@ def test_a_stream_ends_with_the_error(served: Served) -> None:
         seen.extend(stub.Drain(pb.DrainRequest(), timeout=5))
     servicer.fault = None
     assert [item.done for item in stub.Drain(pb.DrainRequest(), timeout=5)] == [False, True]
+
+
+def test_a_disk_that_is_full_is_unavailable_and_no_bug(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = OSError(errno.ENOSPC, "No space left on device", "/home/ann/scratch/x")
+    with pytest.raises(Unavailable) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert (caught.value.code, "the disk is full" in str(caught.value)) == ("StorageUnavailable", True)
 
 
 def test_the_message_of_a_bug_is_not_transmitted(served: Served) -> None:

@@ -1,3 +1,4 @@
+import errno
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +20,13 @@ from odf_common.ports.bus import (
     OnAssigned,
 )
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
-from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
+from odf_common.service.consumer.consumer_loop import (
+    MAX_ATTEMPTS_AFTER_BUG,
+    Handler,
+    OutgoingMessage,
+    Reader,
+    Subscription,
+)
 
 DATASET = DatasetId.of_key(bytes(32))
 OTHER = next(  # in the same partition
@@ -144,6 +151,20 @@ def test_a_bug_is_a_dead_letter_on_the_third_attempt_and_ends_nothing_else() -> 
     run_until(bus, handler, lambda: bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 2)
     assert calls == [1, 1, 1, 2]
     assert [letter.reason for letter in bus.letters] == ["ZeroDivisionError on attempt 3"]
+
+
+def test_a_full_disk_delays_a_message_and_makes_no_dead_letter() -> None:
+    bus = MemoryBus()
+    bus.send(COORDINATOR_COMMANDS, envelope(DATASET, Propose()))
+    failures = [OSError(errno.ENOSPC, "full")] * (MAX_ATTEMPTS_AFTER_BUG + 1)
+
+    def handler(message: Envelope) -> Iterable[OutgoingMessage]:
+        if failures:
+            raise failures.pop()
+        return answering(message)
+
+    run_until(bus, handler, lambda: bus.positions.get(("odf.test", COORDINATOR_COMMANDS)) == 1)
+    assert (failures, bus.letters) == ([], [])
 
 
 def test_a_stop_during_retries_leaves_the_message_for_the_next_reader() -> None:

@@ -1,3 +1,4 @@
+import errno
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from odf_testing.clocks import ManualClock
 from structlog.testing import capture_logs
 
 from odf_common.embedded.parts.tcp_ports import allocate
+from odf_common.errors import StorageUnavailable
 from odf_common.service import logging, metrics, run
 from odf_common.service.environment import Environment, IsolatedEnvironment
 from odf_common.service.outages import SilentParts
@@ -57,6 +59,41 @@ def test_busy_threads_share_one_deadline_at_shutdown(tmp_path: Path, monkeypatch
     assert closed == [True]
     (said,) = [line for line in logs if line["event"] == "not waiting for busy threads"]
     assert len([name for name in said["threads"] if name.endswith("busy")]) == MANY
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), StorageUnavailable(why="EIO", file="x")])
+def test_work_continues_after_an_error_of_the_disk_and_says_so(tmp_path: Path, error: Exception) -> None:
+    failures, resumed = [error], threading.Event()
+
+    def work(stop: threading.Event) -> None:
+        if failures:
+            raise failures.pop()
+        resumed.set()
+        stop.wait()
+
+    environment = connected(tmp_path)
+    running = RunningService(Service(name="patient", background=(work,)), environment)
+    with capture_logs() as logs:
+        running.start()
+        assert resumed.wait(10)
+        assert not running.stop.is_set()
+        running.finish()
+    assert not running.has_failed
+    (said,) = [line for line in logs if line["log_level"] == "warning"]
+    assert said["event"] == "interrupted, continuing soon"
+    assert said["why"].endswith("cannot be used now")
+
+
+def test_a_bug_stops_the_service(tmp_path: Path) -> None:
+    def work(_: threading.Event) -> None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "of a socket: no fault of the disk")
+
+    environment = connected(tmp_path)
+    running = RunningService(Service(name="buggy", background=(work,)), environment)
+    running.start()
+    assert running.stop.wait(10)
+    running.finish()
+    assert running.has_failed
 
 
 def test_work_that_ends_at_shutdown_is_waited_for(tmp_path: Path) -> None:

@@ -63,13 +63,11 @@ class PushReader:
         self._requests.put(action)
 
     def run(self, stop: threading.Event) -> None:
-        """Read until `stop`."""
-        try:
-            while not stop.is_set():
-                self.step(stop)
-        finally:
-            self._work.end()
-            self._clients.close_all()
+        """Read until `stop`; may be called again after `Unavailable`, and continues then."""
+        while not stop.is_set():
+            self.step(stop)
+        self._work.end()
+        self._clients.close_all()
 
     def step(self, stop: threading.Event) -> None:
         """Execute requests, poll messages, and start full batches."""
@@ -153,7 +151,11 @@ class PushReader:
             except Empty:
                 break
             self._stay_alert()
-            action()
+            try:
+                action()
+            except (Unavailable, OSError):
+                self._requests.put(action)
+                raise
         self._owned.look_again()
 
     def _stay_alert(self) -> None:

@@ -40,6 +40,7 @@ from odf_common.adapters.grpc.peer_secret import (
     hash_of_header,
 )
 from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -285,7 +286,8 @@ _MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
 @contextmanager
 def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
     try:
-        yield
+        with waiting_helps():
+            yield
     except OdfError as error:
         _abort(context, error)
     except Exception as error:

@@ -38,6 +38,19 @@ LASTING: Final = frozenset(
     }
 )
 
+TRANSIENT: Final = frozenset(
+    {
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
+
 # What is wrong and what to do, where the system's own message is not enough.
 _PASSING: Final[Mapping[int, tuple[str, str]]] = {
     errno.ENOSPC: (
@@ -83,6 +96,20 @@ def fault_text(error: OSError) -> str:
     if isinstance(error, _NotRegular):
         return NOT_REGULAR
     return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+
+
+@contextlib.contextmanager
+def waiting_helps() -> Iterator[None]:
+    """Raise `StorageUnavailable` instead of an `OSError` of a disk or process that lacks something now.
+
+    For the borders of a service, where all its work ends. Any other `OSError` there is a bug.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in TRANSIENT:
+            raise
+        raise fault(error) from error
 
 
 @contextlib.contextmanager

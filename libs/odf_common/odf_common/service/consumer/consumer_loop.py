@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.codec.envelopes import Envelope, body_of, decode
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, Bus, DeadLetter, Inbox, OnAssigned, ReceivedMessage, Topics
@@ -123,7 +124,8 @@ class Reader:
 
     def _handle(self, message: ReceivedMessage, envelope: Envelope, attempt: int) -> None:
         try:
-            self._answer(envelope)
+            with waiting_helps():
+                self._answer(envelope)
         except Unavailable:
             raise
         except OdfError as error:
