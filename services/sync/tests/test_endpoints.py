@@ -1,6 +1,7 @@
 """The server calls the `Authorizer` before any endpoint runs, and handles paths without an endpoint."""
 
 import asyncio
+import errno
 import http.client
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,7 @@ def test_while_accounts_cannot_be_read_no_request_to_a_dataset_is_allowed(tmp_pa
     ("error", "status"),
     [
         (StorageUnavailable(), 503),
+        (OSError(errno.EMFILE, "Too many open files"), 503),
         (Unavailable(what="ingest"), 503),
         (NotFound(what="block"), 404),
         (Damaged(file="head", why="its content is not a hash"), 500),

@@ -1,5 +1,6 @@
 """Pushes over HTTP: real sockets, and a gRPC server in place of ingest."""
 
+import errno
 import gzip
 import http.client
 import socket
@@ -402,6 +403,14 @@ def test_a_full_disk_of_ingest_is_answered_like_one_of_this_service(here: Here) 
     status, plain, headers = here.ask("POST", "/orders/ingest", b"x")
     assert (status, headers["Retry-After"]) == (507, "1")
     assert plain == {"message": DISK_TEXT, "code": DISK_CODE, "advice": REPEAT_HINT}
+
+
+def test_an_error_of_the_system_is_one_of_the_disk(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hold(_: Staging) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Staging, "holding", hold)
+    assert here.post()[0] == 507
 
 
 def test_an_unknown_receipt_does_not_exist(here: Here) -> None:

@@ -19,6 +19,7 @@ import structlog
 from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.typedefs import Middleware
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
@@ -323,7 +324,8 @@ async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse
     A client that has received a part of the response learns from the closed connection that it is not complete.
     """
     try:
-        return await handler(request)
+        with waiting_helps():
+            return await handler(request)
     except OdfError as error:
         log.warning(
             "cannot answer a request",

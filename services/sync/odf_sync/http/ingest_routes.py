@@ -16,6 +16,7 @@ import structlog
 from aiohttp import ClientError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.local.staging import StagedFile, Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, nearest, with_advice
@@ -262,7 +263,8 @@ def _in_json(handler: Handler) -> Handler:
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
-            return await handler(request)
+            with waiting_helps():
+                return await handler(request)
         except PushRefused as error:
             return _error(error)
         except InvalidInput as error:
