@@ -4,12 +4,26 @@ The message is built from the class's docstring and the fields, so the code that
 `advice()` is the sentence shown to the user after the message.
 """
 
+import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Final
 
 SIMILARITY: Final = 0.5  # difflib's ratio from which on a name may be what was meant
+# Of an `OSError` that says nothing about the file: the disk or the process lacks something now.
+TRANSIENT_ERRNOS: Final = frozenset(
+    {
+        errno.EDQUOT,
+        errno.EIO,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.EROFS,
+        errno.ESTALE,
+    }
+)
 
 
 @dataclass(eq=False, kw_only=True)

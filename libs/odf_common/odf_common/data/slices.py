@@ -20,7 +20,7 @@ import pyarrow.types as kind
 
 from odf_common.data.null_structs import without_nulls_behind_nulls
 from odf_common.data.stored_types import as_stored
-from odf_common.errors import InvalidInput, NotFound, VerificationFailed
+from odf_common.errors import TRANSIENT_ERRNOS, InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
@@ -240,7 +240,7 @@ class _HashingFile:
 
 
 class _reading:  # noqa: N801 - reads as a verb
-    """Turns Arrow's errors for a bad file into `CorruptSlice`."""
+    """Turns Arrow's errors for a bad file into `CorruptSlice`; an `OSError` that may pass is raised as it is."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -254,6 +254,8 @@ class _reading:  # noqa: N801 - reads as a verb
         """Raise the error as one of the slice."""
         if isinstance(error, FileNotFoundError):
             raise NotFound(what=f"data slice {self._file.name}") from error
+        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
+            return
         if isinstance(error, pa.ArrowException | OSError | ValueError | MemoryError | OverflowError):
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise CorruptSlice(file=self._file.name, why=why) from error

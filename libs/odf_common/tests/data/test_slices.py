@@ -1,5 +1,7 @@
 import contextlib
 import datetime as dt
+import errno
+import os
 import random
 from decimal import Decimal
 from pathlib import Path
@@ -273,3 +275,16 @@ def test_a_strangers_honest_slice_is_read_as_ours_is(tmp_path: Path) -> None:
 def test_a_type_that_parquet_lacks_is_not_reported_as_a_disk_error(tmp_path: Path, values: pa.Array) -> None:
     with pytest.raises(InvalidInput, match="cannot be stored as Parquet"):
         write_slice(a_slice(a=values), tmp_path / "slice")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE, errno.ENOMEM])
+def test_a_slice_that_cannot_be_opened_now_is_not_corrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(pq, "ParquetFile", fail)
+    for read in (read_slice, hash_slice):
+        with pytest.raises(OSError, match=os.strerror(number)):
+            read(tmp_path / "slice")

@@ -109,7 +109,7 @@ class AcceptedPushes:
                 if delay is None and time.monotonic() - begun >= PATIENCE_SECONDS:
                     delay = self._parts.silent.find(NEEDED)
                 if delay is not None:
-                    return replace(receipt, code=_code(delay), text=str(delay))
+                    return replace(receipt, code=StorageUnavailable.__name__, text=str(delay))
                 self._settled.wait(min(left, RECEIPT_POLL_SECONDS))
 
     def _work(self, dataset: DatasetId) -> None:
@@ -163,7 +163,7 @@ class AcceptedPushes:
         if is_first:
             log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
         with self._settled:
-            if _code(error) == StorageUnavailable.__name__:
+            if isinstance(error, StorageUnavailable) or isinstance(error.__cause__, StorageUnavailable):
                 self._delays[push.receipt.id] = error
             else:
                 self._delays.pop(push.receipt.id, None)

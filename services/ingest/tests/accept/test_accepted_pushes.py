@@ -1,3 +1,4 @@
+import errno
 import threading
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
 from odf_ingest.accept.accepted_pushes import MAX_ATTEMPTS_AFTER_BUG, PATIENCE_SECONDS, AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
+from odf_ingest.commit import slice_writer
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of
 from odf_ingest.errors import NothingCommitted
@@ -236,15 +238,15 @@ def test_a_transient_failure_is_retried_until_it_succeeds(
 def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
     make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, disk = make_node(), [StorageUnavailable(file="x", why="the disk is full")]
-    commit = FileCommit.commit
+    node, disk = make_node(), [OSError(errno.ENOSPC, "full")]
+    write = slice_writer.write_slice
 
     def failing(*args: Any) -> Any:
         if disk:
             raise disk[0]
-        return commit(*args)
+        return write(*args)
 
-    monkeypatch.setattr(FileCommit, "commit", failing)
+    monkeypatch.setattr(slice_writer, "write_slice", failing)
     node.start()
     receipt = node.accept(line(1))
     waiting = node.waiting(receipt)

@@ -16,7 +16,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
 
-from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable, VerificationFailed
+from odf_common.errors import (
+    TRANSIENT_ERRNOS,
+    Damaged,
+    NotFound,
+    OdfError,
+    StorageUnavailable,
+    VerificationFailed,
+)
 
 LASTING: Final = frozenset(
     {
@@ -35,19 +42,6 @@ LASTING: Final = frozenset(
         errno.ENOTSUP,
         errno.ENXIO,
         errno.EPERM,
-    }
-)
-
-TRANSIENT: Final = frozenset(
-    {
-        errno.EDQUOT,
-        errno.EIO,
-        errno.EMFILE,
-        errno.ENFILE,
-        errno.ENOMEM,
-        errno.ENOSPC,
-        errno.EROFS,
-        errno.ESTALE,
     }
 )
 
@@ -107,7 +101,7 @@ def waiting_helps() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in TRANSIENT:
+        if error.errno not in TRANSIENT_ERRNOS:
             raise
         raise fault(error) from error
 
@@ -191,7 +185,7 @@ def open_file(file: Path) -> BinaryIO:
 
 def read_file(file: Path) -> bytes:
     """Return the content of a regular file; raises `OSError` like `open_file`."""
-    with open_file(file) as opened:
+    with open_file(file) as opened, naming(file):
         return opened.read()
 
 
