@@ -1,3 +1,4 @@
+import errno
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +10,16 @@ from odf_testing.builders import a_checkpoint, a_hash
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
+from odf_common.adapters.local import durable
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved, Unavailable
+from odf_common.errors import HeadMoved, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, ExecuteTransform, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.commit.committer import SETTLE_ATTEMPTS
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
 
 
@@ -312,3 +315,53 @@ def test_what_fails_after_the_head_has_moved_does_not_fail_the_commit(
     assert isinstance(outcome, Committed)
     assert heard == [outcome.state]
     assert node.find("cities").state == outcome.state
+
+
+@pytest.fixture
+def files(tmp_path: Path, root: str) -> Coordinator:
+    """A coordinator over files."""
+    node = Coordinator(home=tmp_path / "files", is_durable=True)
+    node.add(root)
+    return node
+
+
+def fail_to_sync_references(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Fail after heads were moved, before they are durable."""
+    sync, left = durable.sync_folder, [OSError(errno.EMFILE, "Too many open files")] * times
+
+    def failing(folder: Path) -> None:
+        if folder.name == "refs" and left:
+            raise left.pop()
+        sync(folder)
+
+    monkeypatch.setattr(durable, "sync_folder", failing)
+
+
+def test_a_move_that_is_not_durable_at_once_is_made_so_and_listeners_hear_of_it(
+    files: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ChainState] = []
+    files.committer.listen(heard.append)
+    fail_to_sync_references(monkeypatch, 2)
+
+    outcome = files.propose(files.find("cities"), [SetInfo(description="x")])
+
+    assert isinstance(outcome, Committed)
+    assert heard == [outcome.state]
+
+
+def test_listeners_hear_of_a_move_by_the_repeat_of_a_commit_that_could_not_make_it_durable(
+    files: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ChainState] = []
+    files.committer.listen(heard.append)
+    cities, system_time = files.find("cities"), files.clock.now()
+    fail_to_sync_references(monkeypatch, SETTLE_ATTEMPTS + 1)
+    with pytest.raises(StorageUnavailable):
+        files.propose(cities, [SetInfo(description="x")], system_time=system_time)
+    assert heard == []
+
+    outcome = files.propose(cities, [SetInfo(description="x")], system_time=system_time)
+
+    assert isinstance(outcome, Committed)
+    assert (outcome.already, heard) == (True, [outcome.state])

@@ -5,8 +5,10 @@ and one in Redis, only avoid wasted work: if one is lost or expires, an overtake
 Write order: objects first, then blocks with their signatures, then the head; each is durable before the next.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
 import structlog
 
@@ -22,7 +24,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, Seed
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
-from odf_common.ports.clock import Clock
+from odf_common.ports.clock import Backoff, Clock
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
 from odf_coordinator.catalog.problems import Problems, remedy_of
@@ -33,6 +35,8 @@ from odf_coordinator.storage.object_checks import require_checkpoint, require_ob
 
 log = structlog.stdlib.get_logger(__name__)
 
+SETTLE_ATTEMPTS: Final = 5
+SETTLE_BACKOFF: Final = Backoff(first=0.01, most=0.2)
 
 Listener = Callable[[ChainState], None]
 RequireOwned = Callable[[DatasetId], None]
@@ -155,7 +159,11 @@ class Committer:
 
         After the move nothing is raised, since the commit is final. Listeners are called for the head only.
         """
-        self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
+        try:
+            self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
+        except Unavailable:
+            if not self._settle_move(dataset, ref, state.head):
+                raise
         log.info(
             "reference moved",
             dataset_id=str(dataset),
@@ -168,6 +176,25 @@ class Committer:
             # A cache that cannot be written must not make a commit look failed.
             _contained(self._states.remember, state)
             self.announce(state)
+
+    def _settle_move(self, dataset: DatasetId, ref: str, new: Multihash) -> bool:
+        """Write a reference again that was moved before an error, as its folder is synced last; return whether it was.
+
+        Else the move would not be durable, and no listener would hear of it.
+        """
+        for attempt in range(1, SETTLE_ATTEMPTS + 1):
+            try:
+                if self._refs.head(dataset, ref) != new:
+                    return False
+                self._refs.compare_and_set(dataset, expected=new, new=new, ref=ref)
+            except HeadMoved:
+                return False
+            except Unavailable as error:
+                log.warning("cannot make a move durable", dataset_id=str(dataset), ref=ref, why=str(error))
+                time.sleep(SETTLE_BACKOFF.pause(attempt))
+            else:
+                return True
+        return False
 
     def remove_ref(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
         """Remove a reference, from any value if `expected` is None; its blocks stay. Raises `HeadMoved`."""
@@ -236,6 +263,9 @@ class Committer:
         facts = {"dataset_id": str(dataset), "ref": ref, "expected": str(expected), "head": str(actual)}
         if repeated:
             log.debug("commit repeated", **facts)
+            # The first attempt may have ended between moving the head and telling of it.
+            if self._settle_move(dataset, ref, state.head) and ref == HEAD:
+                self.announce(state)
             return Committed(state=state, already=True)
         log.debug("commit overtaken", **facts)
         return Overtaken(expected=expected, head=state.head)
