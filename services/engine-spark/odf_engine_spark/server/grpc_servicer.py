@@ -9,8 +9,9 @@ import grpc
 import pyarrow as pa
 import structlog
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.codec.flatbuffers import decode_message, encode_message
-from odf_common.errors import InvalidQuery, OdfError
+from odf_common.errors import InvalidQuery, OdfError, StorageUnavailable
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponse,
@@ -244,10 +245,15 @@ def _response(
     invalid: Callable[[InvalidQuery], R],
     failed: Callable[[str, str], R],
 ) -> R:
-    """Return the result, or the response for what it raised; raises only `EngineNotAvailable` and bugs."""
+    """Return the result, or the response for what it raised.
+
+    Raises only `EngineNotAvailable`, what a full disk or a process without free files raises, which is no result, and
+    bugs.
+    """
     try:
-        return execute()
-    except EngineNotAvailable:
+        with waiting_helps():
+            return execute()
+    except (EngineNotAvailable, StorageUnavailable):
         raise
     except InvalidQuery as error:
         return invalid(error)

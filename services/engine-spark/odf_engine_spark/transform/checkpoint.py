@@ -13,6 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.errors import InvalidInput
 
 FORMAT: Final = b"odf-engine-spark/3"
@@ -59,7 +60,8 @@ def read_state(file: Path | None) -> State:
     if file is None:
         return State()
     try:
-        return _state(_unpacked(file.read_bytes()))
+        with waiting_helps():
+            return _state(_unpacked(file.read_bytes()))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"not a checkpoint of this engine: {error}", where=file.name) from error
 
