@@ -2,11 +2,13 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
 import pytest
+import urllib3
 from odf_testing.chains import assert_objects_are_whole
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, ledger, root
@@ -20,6 +22,7 @@ ALL: Final = (*ROOTS, DERIVED)
 SIZE: Final = "8m"
 BATCH: Final = 20  # records
 PAUSE: Final = 0.2  # seconds between two batches
+ANSWER_SECONDS: Final = 5.0
 SERVICES: Final = ("ingest", "coordinator", "verifier", "sync")
 FULL: Final = "the disk is full (No space left on device)"
 
@@ -29,7 +32,7 @@ def record(id_: int) -> Row:
 
 
 @pytest.fixture(scope="module")
-def node(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+def full(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
     """A node whose datasets are on a small file system; its engine and Kafka, of another node, write elsewhere."""
     node = node.guest(tmp_path_factory.mktemp("full"))
     with small_disk(node.home / "datasets", size=SIZE):
@@ -113,9 +116,9 @@ def require_read(story: Story) -> None:
 
 
 def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_space(
-    node: EmbeddedNode, tmp_path: Path
+    full: EmbeddedNode, tmp_path: Path
 ) -> None:
-    story = Story(node)
+    node, story = full, Story(full)
     story.add(
         root(ROOTS[0], COLUMNS, event_time="at"), root(ROOTS[1], COLUMNS, merge=ledger("id"), event_time="at")
     )
@@ -143,3 +146,47 @@ def test_a_full_disk_stops_commits_only_and_they_continue_when_there_is_space(
     assert {row["verdict"] for row in story.verify("--all")} == {"valid"}
     assert list(node.home.rglob(".pending-*")) == []
     assert story.find("full.new") is None
+
+
+@pytest.fixture(scope="module")
+def cramped(node: EmbeddedNode, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedNode]:
+    """A node whose whole home is on a small file system, with its logs and accepted pushes."""
+    home = tmp_path_factory.mktemp("disk") / "cramped"
+    with small_disk(home, size="16m"):
+        node = node.guest(home)
+        node.up(*SERVICES)
+        try:
+            yield node
+        finally:
+            node.down()
+
+
+def push(node: EmbeddedNode, id_: int) -> tuple[int, str | None, float]:
+    """Push a record over HTTP; return the status, when to repeat it, and the seconds until the answer."""
+    begun = time.monotonic()
+    url = f"{node.node.http}/{ROOTS[0]}/ingest?wait=commit"
+    headers = {"Content-Type": "application/x-ndjson", "Idempotency-Key": f"push {id_}"}
+    answer = urllib3.request("POST", url, body=json.dumps(record(id_)), headers=headers, retries=False)
+    return answer.status, answer.headers.get("Retry-After"), time.monotonic() - begun
+
+
+def test_a_push_to_a_full_home_is_asked_to_come_back_and_its_repeat_is_committed_once(
+    cramped: EmbeddedNode,
+) -> None:
+    story = Story(cramped)
+    story.add(root(ROOTS[0], COLUMNS, event_time="at"))
+    story.add(derivative(DERIVED, {"i": ROOTS[0]}, "SELECT at AS event_time, id FROM i"))
+    assert push(cramped, 0)[0] == 200
+    before = pids(cramped)
+    filler = fill(cramped.home)
+    status, retry_after, seconds = push(cramped, 1)
+    assert (status, retry_after, seconds < ANSWER_SECONDS) == (507, "1", True)
+    story.publish(ROOTS[0], [json.dumps(record(2)).encode()])
+    cramped.eventually(lambda: FULL in json.dumps(cramped.run("status --output json")["problems"]))
+    filler.unlink()
+    cramped.eventually(lambda: push(cramped, 1)[0] == 200)
+    story.await_records({ROOTS[0]: 3, DERIVED: 3})
+    assert sorted(story.chain(ROOTS[0]).column("id")) == [0, 1, 2]
+    assert {row["verdict"] for row in story.verify("--all")} == {"valid"}
+    assert pids(cramped) == before
+    cramped.eventually(lambda: cramped.run("status --output json")["problems"] == [])
