@@ -142,7 +142,7 @@ class RunningService:
 
         def guarded() -> None:
             try:
-                _resume_after_faults(work, name, self.stop)
+                resume_after_faults(work, name, self.stop)
             except Exception:
                 log.exception("stopping because of a bug")
                 self.has_failed = True
@@ -153,7 +153,7 @@ class RunningService:
         self._threads.append(thread)
 
 
-def _resume_after_faults(work: Callable[[threading.Event], None], name: str, stop: threading.Event) -> None:
+def resume_after_faults(work: Callable[[threading.Event], None], name: str, stop: threading.Event) -> None:
     """Run work until it ends; after a full disk, too many open files and the like it is called again."""
     for failures in count(1):
         try:

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.kafka.records import PollResult
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.errors import Unavailable
 from odf_common.service.consumer.retry import keep_trying
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, RecordRejected, pauses_source
@@ -152,9 +153,10 @@ class PushReader:
                 break
             self._stay_alert()
             try:
-                action()
-            except (Unavailable, OSError):
-                self._requests.put(action)
+                with waiting_helps():
+                    action()
+            except Unavailable:
+                self._requests.put(action)  # for the next step
                 raise
         self._owned.look_again()
 

@@ -26,6 +26,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.bus import NOTIFICATIONS, TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.service.run import resume_after_faults
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
 from odf_ingest.push.batches.batch_buffer import MAX_BATCH_BYTES, BatchLimits
@@ -232,7 +233,7 @@ def running(
     )
     reader.bind(owned, work)
     stop = threading.Event()
-    thread = threading.Thread(target=reader.run, args=(stop,), daemon=True)
+    thread = threading.Thread(target=resume_after_faults, args=(reader.run, "reader", stop), daemon=True)
     thread.start()
     made = Running(
         bench,

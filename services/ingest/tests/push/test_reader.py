@@ -324,6 +324,23 @@ def test_a_source_whose_files_are_unusable_for_a_while_recovers_automatically(
     assert len([one for one in logs if one["event"] == "source cannot be read yet"]) == 1
 
 
+def test_a_request_that_meets_an_error_of_the_process_is_repeated_and_reading_continues(
+    make_bench: Any, broker: Broker
+) -> None:
+    faults, done = [OSError(errno.EMFILE, "Too many open files")], threading.Event()
+
+    def request() -> None:
+        if faults:
+            raise faults.pop()
+        done.set()
+
+    with running(make_bench(), broker) as node:
+        node.reader.request(request)
+        assert done.wait(10)
+        broker.logs[TOPIC, 0] += [message(1)]
+        node.wait(lambda: node.ids == [1])
+
+
 def test_the_first_attempt_that_fails_is_reported(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
