@@ -112,16 +112,16 @@ def test_a_product_of_three_is_exact_once_the_proposed_casts_are_written(
         {"amount": pa.decimal128(38, 18), "m": pa.decimal128(10, 2)},
         [Value("0.000000123456789012"), Value("1.11")],
     )
-    expression, answer = "", "(t.amount * t.m) * t.m"
+    expression = "(t.amount * t.m) * t.m"
     for _ in range(4):
-        expression, answer = answer, asked(engine, table, answer)
+        answer = asked(engine, table, expression)
         if isinstance(answer, Value):
             break
         found = re.search(r"(?:column: |^)?(.*) loses decimal places: .*; write (.*), or cast", answer)
         assert found is not None, answer
         advice = re.sub(r"(\d), (\d)", r"\1,\2", found[2])
         assert found[1] in expression
-        answer = expression.replace(found[1], advice)
+        expression = expression.replace(found[1], advice)
     assert answer == Value("0.000000123456789012") * Value("1.11") * Value("1.11"), expression
 
 

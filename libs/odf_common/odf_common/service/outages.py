@@ -12,12 +12,11 @@ from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
-import grpc
 import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import Gauge
 
-from odf_common.adapters.grpc.client import calling, require_server, watched_channel
+from odf_common.adapters.grpc.client import calling, channel, require_server
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local.outage_files import Outage, OutageFile
@@ -159,30 +158,19 @@ def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check
         configured: str | None = getattr(settings, field) or (ENGINE if name == ENGINE_SERVICE else None)
         if configured is not None:
             credentials = peer_credentials(settings, configured, secret_of(name))
-            checks[name] = ServiceCheck(name, configured, credentials)
+            checks[name] = service_check(name, configured, credentials)
     return checks
 
 
-class ServiceCheck:
-    """Asks a service for its health, on a connection of its own; a service that is not ready yet answers, too."""
+def service_check(name: str, address: str, credentials: PeerCredentials) -> Check:
+    """Return a check that asks a service for its health; one that is not ready yet answers, too."""
+    health = health_pb2_grpc.HealthStub(channel(address, credentials))
 
-    def __init__(self, name: str, address: str, credentials: PeerCredentials) -> None:
-        """Connect on the first call."""
-        self._name, self._address, self._credentials = name, address, credentials
-        self._channel: grpc.Channel | None = None
+    def check() -> None:
+        with calling(name):
+            health.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_SECONDS)
 
-    def __call__(self) -> None:
-        """Raise `OdfError` unless it answers; the next call then connects again, to the address that it has then."""
-        if self._channel is None:
-            self._channel = watched_channel(self._address, self._credentials)
-        try:
-            with calling(self._name):
-                health = health_pb2_grpc.HealthStub(self._channel)
-                health.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_SECONDS)
-        except OdfError:
-            self._channel.close()
-            self._channel = None
-            raise
+    return check
 
 
 def _seconds(since: Timestamp, now: Timestamp) -> float:

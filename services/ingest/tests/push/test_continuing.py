@@ -95,7 +95,9 @@ def test_a_column_that_another_implementation_requires_has_to_have_values(
 ) -> None:
     bench = bench_of("cities.population")
     head = bench.state.head
-    with pytest.raises(InvalidInput, match="line 3: column founded: null is not allowed; a value of DATE is required"):
+    with pytest.raises(
+        InvalidInput, match="line 3: column founded: null is not allowed; a value of DATE is required"
+    ):
         push(bench, tmp_path, CITIES.replace("0868-01-01", ""))
     assert bench.state.head == head
 

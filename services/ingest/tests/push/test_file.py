@@ -198,7 +198,9 @@ def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
-    with pytest.raises(InvalidInput, match=r"^line 2: column id: null is not allowed; a value of BIGINT is required"):
+    with pytest.raises(
+        InvalidInput, match=r"^line 2: column id: null is not allowed; a value of BIGINT is required"
+    ):
         push(bench, tmp_path, line(1) + line(2).replace('"id":2,', ""))
     assert bench.state.head == before
 
