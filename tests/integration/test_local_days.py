@@ -1,4 +1,4 @@
-"""Totals by the days of people, who change their clocks: on machines in other zones, and again where they are verified."""
+"""Totals by the days of people, who change their clocks in spring and autumn."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta

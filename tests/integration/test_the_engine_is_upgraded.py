@@ -22,7 +22,8 @@ CONTINUE = {
     "per.record", "stocked", "daily", "joined", "valued", "grouped", "best", "running", "fine.read",
 }  # fmt: skip
 UPSERTED = "owners"  # windows over records that could be retracted, but never were
-ROOTS = {"moments", "deals", "rates", "stock", "accounts"}
+RETRACTED = "joiners"  # a window that is open, and from which that engine has removed one of three records
+ROOTS = {"moments", "deals", "rates", "stock", "accounts", "members"}
 SQUARED = "CAST(amount AS DECIMAL(19, 18)) * CAST(amount AS DECIMAL(18, 18))"
 FEES = f"SELECT event_time, id, CAST({SQUARED} AS DECIMAL(38, 6)) AS squared FROM moments"
 B = "SELECT event_time, CAST(regexp_extract(text, '<b>([0-9]+)</b>', 1) AS INT) AS b FROM moments"
@@ -37,6 +38,7 @@ LATER: Mapping[str, Mapping[str, Any]] = {
     "deals": {"event_time": day(9), "id": 9, "symbol": "X", "price": 90},
     "rates": {"op": 0, "event_time": day(9), "symbol": "X", "rate": 4},
     "accounts": {"op": 0, "event_time": day(9), "id": 9, "owner": "Zoe"},
+    "members": {"op": 0, "event_time": day(9), "id": 9, "name": "Lou"},
 }
 
 
@@ -89,7 +91,7 @@ def test_blocks_of_queries_that_cannot_differ_are_valid(earlier: EmbeddedNode) -
     assert found == {
         **dict.fromkeys(CONTINUE | ROOTS, ("valid",)),
         **dict.fromkeys(DIFFER, ("not-checked", "results-changed")),
-        "xml": ("not-checked", "replay-refused"),
+        **dict.fromkeys(("xml", RETRACTED), ("not-checked", "replay-refused")),
     }
     for name, kind in DIFFER.items():
         (verdict,) = earlier.run(f"verify {name} --output json", code=1)
@@ -121,6 +123,14 @@ def test_what_cannot_differ_continues_and_the_rest_is_paused(earlier: EmbeddedNo
         assert problem(earlier, name) == ("", "")
 
 
+def test_a_record_that_was_removed_from_an_open_window_is_not_counted(earlier: EmbeddedNode) -> None:
+    assert [row["n"] for row in earlier.run(f"tail {RETRACTED} --output json")] == [2]
+    assert problem(earlier, RETRACTED) == ("", "")
+    row = engine_upgrade(earlier, f"{RETRACTED} --from-start --yes", code=1)[RETRACTED]
+    assert row["state"] == "refused"
+    assert "members merges by UpsertStream" in row["error"]
+
+
 def test_an_upgrade_shows_what_differs_before_it_changes_anything(earlier: EmbeddedNode) -> None:
     shown = engine_upgrade(earlier, "--all --dry-run", code=1)
 
@@ -130,7 +140,7 @@ def test_an_upgrade_shows_what_differs_before_it_changes_anything(earlier: Embed
     assert shown["fine"]["to"] == FIRST.replace(".s1.", ".s2.")
     states = {name: row["state"] for name, row in shown.items()}
     assert states == {
-        **dict.fromkeys((*CONTINUE, UPSERTED, "fine"), "possible"),
+        **dict.fromkeys((*CONTINUE, UPSERTED, RETRACTED, "fine"), "possible"),
         **dict.fromkeys(("fine.grouped", "lossy", "xml"), "refused"),
     }
     assert engine_upgrade(earlier, "fine --dry-run")["fine"]["state"] == "possible"
@@ -199,7 +209,11 @@ def test_a_query_that_is_refused_is_replaced(earlier: EmbeddedNode, name: str, w
 def test_all_others_are_upgraded_at_once(earlier: EmbeddedNode) -> None:
     done = engine_upgrade(earlier, "--all --yes")
 
-    assert {name for name, row in done.items() if row["state"] == "upgraded"} == {*CONTINUE, UPSERTED}
+    assert {name for name, row in done.items() if row["state"] == "upgraded"} == {
+        *CONTINUE,
+        UPSERTED,
+        RETRACTED,
+    }
     earlier.run(
         "ingest deals -", stdin=json.dumps({**LATER["deals"], "event_time": day(12), "id": 12}).encode()
     )

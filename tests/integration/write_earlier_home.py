@@ -27,6 +27,7 @@ ROOTS: Final[Mapping[str, tuple[Mapping[str, Any], Sequence[str]]]] = {
         {"kind": "UpsertStream", "primaryKey": ["id"]},
         ("op INT", TIME, "id BIGINT", "owner STRING"),
     ),
+    "members": ({"kind": "UpsertStream", "primaryKey": ["id"]}, ("op INT", TIME, "id BIGINT", "name STRING")),
 }
 QUERIES: Final[Mapping[str, str]] = {
     "per.record": "SELECT event_time, id, price * 2 AS twice FROM deals WHERE price > 1",
@@ -57,6 +58,7 @@ QUERIES: Final[Mapping[str, str]] = {
     "lossy": "SELECT event_time, id, amount * amount AS squared FROM moments",
     "xml": "SELECT event_time, xpath_int(text, 'a/b') AS b FROM moments",
     "owners": "SELECT window.start AS event_time, count(*) AS n FROM accounts GROUP BY window(event_time, '1 day')",
+    "joiners": "SELECT window.start AS event_time, count(*) AS n FROM members GROUP BY window(event_time, '1 day')",
 }  # fmt: skip
 
 
@@ -93,7 +95,12 @@ RECORDS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
         {"op": 1, "event_time": day(1, 2), "id": 1, "owner": "Bob"},
         {"op": 0, "event_time": day(3), "id": 2, "owner": "Cem"},
     ],
-}
+    "members": [
+        {"op": 0, "event_time": day(1, hour), "id": hour, "name": name} for hour, name in enumerate(("Ida", "Jon", "Kim"))
+    ],
+}  # fmt: skip
+# A retraction while its window is open, which that engine applied.
+LEFT: Final = {"op": 1, "event_time": day(1, 3), "id": 1, "name": "Jon"}
 
 
 def manifests() -> str:
@@ -139,6 +146,8 @@ def write(odf: str, archive: Path) -> None:
             run("add", "-", stdin=manifests())
             for name, records in RECORDS.items():
                 run("ingest", name, "-", stdin="\n".join(map(json.dumps, records)))
+            run("pull", "--all")
+            run("ingest", "members", "-", stdin=json.dumps(LEFT))
             run("pull", "--all")
             run("verify", "--all")
         finally:
