@@ -56,6 +56,8 @@ class Retractions:
         dataset = DatasetId.parse(ref)
         if dataset not in self._reasons:
             handle = self._datasets.find(ref)
+            # Not asked again meanwhile: queries that are added may be a cycle, which is refused later.
+            self._reasons[dataset] = ""
             self._reasons[dataset] = (
                 self._why_derivative(handle) if handle.is_derivative else self._why_root(handle)
             )
