@@ -126,6 +126,21 @@ def test_a_query_that_fails_on_a_record_continues_with_the_one_that_the_remedy_p
     assert [row["x"] for row in story.tail(each)] == [2.0, 5.0, 2.5, None, 10.0]
     assert problem_of(story, each) == ""
 
+    far = "CASE quantity WHEN 0 THEN timestampadd(YEAR, 9000, event_time) END"
+    story.add(ratio("remedy.far", sales, far))
+    said = story.node.fails("pull remedy.far")
+    assert said.count("offset 3") == 1
+    assert "change the query: make it NULL by CASE, or leave the record out by WHERE" in said
+    query = f"SELECT event_time, id, {far} AS x FROM input WHERE quantity > 0"
+    follow(
+        story,
+        said,
+        "add --replace",
+        FILE=file_of(tmp_path, derivative("remedy.far", {"input": sales}, query)),
+    )
+    story.pull("remedy.far")
+    assert (len(story.tail("remedy.far")), problem_of(story, "remedy.far")) == (4, "")
+
     problem = problem_once(story, sums)
     assert f"the record of {sales} at offset 3" in problem
     better = derivative(
