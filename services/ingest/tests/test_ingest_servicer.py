@@ -1,6 +1,7 @@
 """What each RPC of ingest does and returns, without a server."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +28,7 @@ from odf_ingest.commit.watermark import Lateness
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
+from odf_ingest.read.arrow_ipc import row_stream
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
 OTHER = a_dataset("other")
@@ -302,6 +304,24 @@ def test_rejected_messages_are_listed_up_to_a_limit_and_counted_all(servicer: An
     location = wire.RejectedLocation(source_name="default", location="topic/0/1")
     listed(locations=[location])
     assert asked[-1] == (bench.dataset, [MessageLocation(source="default", location="topic/0/1")])
+
+
+def test_a_rejected_row_of_a_table_is_shown_as_json(servicer: Any) -> None:
+    row = pa.table({"id": ["x" * 50], "at": pa.array([1], pa.timestamp("ns", "UTC")), "city": ["Zürich"]})
+    text = f'{{"id": "{"x" * 50}", "at": "1970-01-01T00:00:00.000000001Z", "city": "Zürich"}}'.encode()
+    two = pa.table({"id": [1, 2]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, two.schema) as writer:
+        writer.write_table(two)
+    kept = [row_stream(row, 0), row_stream(row, 0)[:-40], bytes(sink.getvalue())]
+    letters = [replace(LETTERS[0], topic="", value=value, size=len(value)) for value in kept]
+    of_topic = replace(letters[0], topic="topic")
+    servicer.given.open, servicer.given.count = lambda *_: iter([*letters, of_topic]), lambda _: 4
+    *parts, _ = servicer.Rejected(wire.RejectedRequest(ref="cities"), ACTIVE)
+    shown = [(part.message.value, part.message.size) for part in parts]
+    assert shown == [(text, len(text)), *((value, len(value)) for value in (*kept[1:], kept[0]))]
+    first, *_ = servicer.Rejected(wire.RejectedRequest(ref="cities", value_bytes=9), ACTIVE)
+    assert (first.message.value, first.message.size) == (text[:9], len(text))
 
 
 def test_rejected_messages_are_settled_as_requested(servicer: Any, bench: Any) -> None:

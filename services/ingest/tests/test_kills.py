@@ -15,7 +15,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
 from odf_testing.clocks import ManualClock
@@ -27,7 +29,7 @@ from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
 from odf_common.data.slices import read_slice
-from odf_common.dataset.open_rejects import source_progress
+from odf_common.dataset.open_rejects import rows_part, source_progress
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.physical import physical_hash
@@ -40,6 +42,7 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
+    ReadStepParquet,
 )
 from odf_common.ports.bus import DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
@@ -115,13 +118,13 @@ class Process:
         batch = FileBatch(file=self.staged(key, *rows), event_time=Timestamp.from_ms(0), key=key)
         FileCommit("default", batch, self.preparer, self.rejecting).commit(self.queues, DATASET)
 
-    def messages(self, start: int, *values: str) -> None:
+    def messages(self, start: int, *values: str | bytes) -> None:
         """Commit messages like a reader that starts at its position in the chain."""
         part = Part(
             partition=0,
-            values=MessageBuffer.of([value.encode() for value in values]),
+            values=MessageBuffer.of([one if isinstance(one, bytes) else one.encode() for one in values]),
             offsets=range(start, start + len(values)),
-            timestamps=None,
+            timestamps=np.zeros(len(values), np.int64),
         )
         batch = MessageBatch(
             topic="topic",
@@ -313,7 +316,7 @@ def row(id_: int, v: str = "a") -> str:
 
 
 def a_source(**changes: Any) -> KnownEvent:
-    return replace(a_push_source("default"), read=STEP, **changes)
+    return replace(a_push_source("default"), **{"read": STEP} | changes)
 
 
 FIRST: Final = (row(1), row(2), row(3))
@@ -370,6 +373,29 @@ def test_messages_of_a_topic_with_a_bad_one(world: World) -> None:
         after=lambda process: process.messages(7, *THIRD),
     )
     assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]
+
+
+def test_a_message_that_is_a_table_with_bad_rows(world: World) -> None:
+    def table(start: int, *ids: int | None) -> Act:
+        at = pa.array([0] * len(ids), pa.timestamp("ms", "UTC"))
+        columns = pa.table({"id": ids, "v": ["a"] * len(ids), "event_time": at})
+        sink = pa.BufferOutputStream()
+        pq.write_table(columns, sink)
+        return lambda process: process.messages(start, bytes(sink.getvalue()))
+
+    def last(process: Process) -> None:
+        table(2, 5)(process)
+        progress = source_progress(process.state.source_states["default"])
+        assert (progress.rejected, progress.ends[rows_part("default")]) == (3, 3)
+        assert {one.offset for one in process.bus.letters} <= {1, 2}
+
+    rows = world.require_whole(
+        a_source(read=ReadStepParquet(ddl_schema=COLUMNS), merge=MergeStrategyAppend()),
+        before=table(0, 1, None),
+        act=table(1, None, 2, 3, None),
+        after=last,
+    )
+    assert [id_ for _, id_, _ in rows] == [1, 2, 3, 5]
 
 
 def test_a_push_over_http(world: World) -> None:

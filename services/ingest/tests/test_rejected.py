@@ -24,7 +24,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.position import SourcePosition, TopicPosition
+from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.errors import CannotRetry
@@ -382,6 +382,30 @@ def test_of_letters_with_one_number_that_of_the_committed_push_counts(
         position = position.with_rejected_rows(1).with_receipt(f"{number}", "")
         commit(bench, position)
     assert [letter.value for letter in made.open(bench.dataset)] == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_of_letters_with_one_number_that_of_the_committed_message_or_push_counts(
+    make_bench: Any, is_first: bool
+) -> None:
+    bench = make_bench()
+    made = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
+    position = SourcePosition()
+    for number in range(4):
+        topic = TopicPosition(topic_id="one", next={0: number + 1})
+        message = key_of_message("odf.push.a.default", 0, number + 1)
+        committed, killed = (message, f"{number}") if number % 2 else (f"{number}", message)
+        for push in (committed, killed) if is_first else (killed, committed):
+            bury_row(bench, push, number)
+        position = position.with_rejected_rows(1)
+        if number % 2:
+            position = position.with_topic("odf.push.a.default", topic)
+        else:
+            position = position.with_receipt(f"{number}")
+        commit(bench, position)
+    last = key_of_message("odf.push.a.default", 0, 4).encode()
+    first = key_of_message("odf.push.a.default", 0, 2).encode()
+    assert [letter.value for letter in made.open(bench.dataset)] == [b"0", first, b"2", last]
 
 
 def test_messages_of_an_earlier_topic_of_the_same_name_stay_open(rejected: Any) -> None:

@@ -36,7 +36,7 @@ FILE = Path("file")
         lambda: formats.read_inferred(STEP, [b""], pa.schema([])),
         lambda: formats.read_batch(STEP, b"", None),
         lambda: formats.infer_records(STEP, [b""], None),
-        lambda: whole_table.decode_table(STEP, NONE, None),
+        lambda: whole_table.decode_table(STEP, NONE),
         lambda: whole_table.decode_schema(STEP, NONE),
         lambda: merge(STEP, NONE, NONE, NONE),
     ],

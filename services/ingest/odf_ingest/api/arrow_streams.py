@@ -27,12 +27,11 @@ from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import KeyReused
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.read.input_format import InputFormat
+from odf_ingest.read.input_format import ARROW, InputFormat
 
 MAX_ARROW_BATCH_BYTES: Final = 32 * 1024 * 1024
 MAX_UNACKNOWLEDGED_BYTES: Final = 64 * 1024 * 1024
 MAX_SEQUENCE: Final = 10**9 - 1  # what a key in a run can hold
-ARROW: Final = InputFormat(name="arrow")
 IsActive = Callable[[], bool]
 
 
@@ -81,7 +80,12 @@ class ArrowStreams:
             outcome = self._committed(stream, part.batch)
             expected = max(expected, part.batch.sequence + 1)
             yield pb.StreamAck(
-                stream_id=stream.id, next=expected, head=str(outcome.state.head), records=outcome.count
+                stream_id=stream.id,
+                next=expected,
+                head=str(outcome.state.head),
+                records=outcome.count,
+                rejected=len(outcome.rejected),
+                rejected_reason=next((row.reason for row in outcome.rejected), ""),
             )
 
     def _opened(self, header: pb.StreamHeader, is_active: IsActive) -> _Stream:
@@ -107,7 +111,8 @@ class ArrowStreams:
                 event_time=stream.event_time or self.clock.now(),
                 fills_event_times=stream.event_time is not None,
                 key=key_in_run(stream.id, batch.sequence),
-                format=ARROW,
+                format=InputFormat(name=ARROW),
+                label=f"batch {batch.sequence} of stream {stream.id}",
             )
             commit = FileCommit(stream.source, work, self.preparer, self.rejecting, stream.is_active)
             return commit.commit(self.queues, stream.dataset)

@@ -36,6 +36,7 @@ from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
+from odf_ingest.read.arrow_ipc import row_text
 from odf_ingest.read.input_format import InputFormat
 from odf_ingest.sampling import out_of_order, read_sample
 from odf_ingest.source_settings import Duration
@@ -393,13 +394,15 @@ def _location(location: ingest_pb2.RejectedLocation) -> MessageLocation:
 
 def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.RejectedPart.Message:
     location = ingest_pb2.RejectedLocation(source_name=letter.source, location=letter.location)
+    row = row_text(letter.value) if not letter.topic and letter.is_whole else None
+    value, size = (letter.value, letter.size) if row is None else (row, len(row))
     return ingest_pb2.RejectedPart.Message(
         location=location,
         topic=letter.topic,
         reason=letter.reason,
         time=letter.ms,
-        value=letter.value[: value_bytes or None],
-        size=letter.size,
+        value=value[: value_bytes or None],
+        size=size,
         is_cut=not letter.is_whole,
         header_bytes=letter.header_bytes,
     )

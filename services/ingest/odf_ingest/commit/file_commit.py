@@ -14,6 +14,7 @@ from odf_common.dataset.batch_keys import run_of
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DatasetKind
+from odf_common.metadata.steps import ReadStepParquet
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
@@ -28,6 +29,7 @@ from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
+from odf_ingest.read.input_format import ARROW
 
 Rows = RejectedRows | RefusedRows | FileOfChanges
 
@@ -141,7 +143,10 @@ class FileCommit:
             source=self.source,
             label=self._batch.label,
             event_time=self._batch.event_time,
-            input_format=self._batch.format.text,
+            # Rows of a table are kept as Arrow data.
+            input_format=ARROW
+            if isinstance(prepared.source.read, ReadStepParquet)
+            else self._batch.format.text,
             push=self._batch.key,
         )
         self._letters.write(rejected, prepared.bad, position.progress(self.source))

@@ -9,7 +9,7 @@ there are none.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol, Self
@@ -71,7 +71,7 @@ class SourcePosition:
     contents: Mapping[str, str] = field(default_factory=dict)
     """Digests of files by receipt, if known."""
     rejected: int = 0
-    """Messages up to here that became dead letters, and rows of pushed files."""
+    """Messages up to here that became dead letters, and rows of pushed files and of messages that are tables."""
     rejected_rows: int = 0
     """Those of them that were rows."""
     retried: Numbers = NO_NUMBERS
@@ -129,7 +129,7 @@ class SourcePosition:
         return replace(self, rejected=self.rejected + count)
 
     def with_rejected_rows(self, count: int) -> Self:
-        """Return the position with `count` more rejected rows of a pushed file."""
+        """Return the position with `count` more rejected rows."""
         return replace(self.with_rejected(count), rejected_rows=self.rejected_rows + count)
 
     def progress(self, source: str) -> SourceProgress:
@@ -148,6 +148,16 @@ class SourcePosition:
         contents = {receipt: digests[receipt] for receipt in receipts if digests.get(receipt)}
         return replace(self, receipts=receipts, contents=contents)
 
+    @property
+    def last_keys(self) -> Collection[str]:
+        """Return the keys of the push or message that was committed last, among others."""
+        messages = {
+            key_of_message(name, partition, end)
+            for name, topic in self.topics.items()
+            for partition, end in topic.next.items()
+        }
+        return {*messages, *self.receipts[-1:]}
+
     def has_receipt(self, key: str) -> bool:
         """Return whether a file is known to be committed: by its key, or by a later one of its run."""
         placed = run_and_place(key)
@@ -156,6 +166,11 @@ class SourcePosition:
         run, place = placed
         places = [other for receipt in self.receipts if (other := run_and_place(receipt)) is not None]
         return any(other == run and last >= place for other, last in places)
+
+
+def key_of_message(topic: str, partition: int, end: int) -> str:
+    """Return what names a message, the last one before `end`, in place of the key of a push."""
+    return f"message {topic}/{partition}/{end}"
 
 
 def next_in_run(position: SourcePosition, run: str) -> int:

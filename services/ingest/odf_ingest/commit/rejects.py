@@ -69,7 +69,10 @@ def require_share(settings: SourceSettings, messages: str, bad: Sequence[BadReco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedOfFile:
-    """The file, or the messages of a poll, that rejected rows belong to; `label` names it in their reasons."""
+    """The batch that rejected rows belong to: a file, the messages of a poll, or a message that is a table.
+
+    `label` names it in their reasons.
+    """
 
     dataset: DatasetId
     source: str
@@ -77,9 +80,9 @@ class RejectedOfFile:
     event_time: Timestamp
     """For rows without one."""
     input_format: str | None = None
-    """The format of a pushed file, empty for the source's own; None for what was polled."""
+    """The format of the rows, empty for the source's own; None for what was polled."""
     push: str = ""
-    """The key of a push."""
+    """The key of a push, or of a message of a topic."""
 
 
 class RejectPolicy:

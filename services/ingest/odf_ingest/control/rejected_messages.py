@@ -6,7 +6,7 @@ the batch is committed, so a kill in between duplicates some, and they expire af
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Final
@@ -171,23 +171,28 @@ class RejectedMessages:
     ) -> Iterator[int]:
         """Yield for each row of a source the place of the letter that counts, given its places by number and push.
 
-        Several pushes wrote letters with one number if one was killed, or if another instance of ingest overtook it:
-        then that of the push in the chain counts.
+        Several pushes, or messages, wrote letters with one number if one was killed, or if another instance of ingest
+        overtook it: then that of the one in the chain counts.
         """
         disputed = [number for number, places in rows.items() if len(places) > 1]
         counts, pushes = self._pushes_since(state, source, min(disputed)) if disputed else ([], [])
         for number, places in rows.items():
             if len(places) == 1:
                 yield from places.values()
-            elif (location := places.get(pushes[bisect_right(counts, number)])) is not None:
-                yield location
+            else:
+                yield from {places[key] for key in pushes[bisect_right(counts, number)] if key in places}
 
-    def _pushes_since(self, state: ChainState, source: str, first: int) -> tuple[list[int], list[str]]:
-        """Return how many rows of a source were rejected up to each of its blocks, and the last push of each.
+    def _pushes_since(
+        self, state: ChainState, source: str, first: int
+    ) -> tuple[list[int], list[Collection[str]]]:
+        """Return how many rows of a source were rejected up to each of its blocks, and the last pushes of each.
+
+        One of these has the block's rows; letters of the others have other numbers.
 
         Blocks ascend from the one with the row `first` to the newest one.
         """
-        counts, pushes = [], []
+        counts: list[int] = []
+        pushes: list[Collection[str]] = []
         for _, decoded, _ in iterate(block_reader(self._blobs, state.dataset_id), state.head):
             event = decoded.block.event
             source_state = event.new_source_state if isinstance(event, AddData) else None
@@ -197,7 +202,7 @@ class RejectedMessages:
             if position.rejected_rows <= first:
                 break
             counts.append(position.rejected_rows)
-            pushes.append(position.receipts[-1] if position.receipts else "")
+            pushes.append(position.last_keys)
         return counts[::-1], pushes[::-1]
 
     def drop(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:

@@ -11,13 +11,20 @@ from odf_common.dataset.open_rejects import Numbers, rows_part
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepMqtt
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.steps import (
+    ReadStep,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_of_changes import as_lines
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, OperationsMismatched, SourceGone
+from odf_ingest.merge import takes_whole_batches
 from odf_ingest.message_columns import Envelope
 from odf_ingest.poll import polled_batch
 from odf_ingest.poll.polled_position import PollPosition
@@ -27,7 +34,8 @@ from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
-from odf_ingest.read.input_format import InputFormat
+from odf_ingest.read.arrow_ipc import ReadArrowIpc
+from odf_ingest.read.input_format import ARROW, InputFormat
 from odf_ingest.source_settings import DEFAULTS, SourceSettings
 
 RowPosition = PollPosition | SourcePosition
@@ -87,7 +95,8 @@ class RetriedRows:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
         plan = plan.obeying(self._settings.message_columns)
-        if plan.takes_whole_batches:
+        is_of_table = isinstance(plan.source.read, ReadArrowIpc)
+        if takes_whole_batches(plan.source.merge) or (plan.takes_whole_batches and not is_of_table):
             return self._refused(plan, "the source takes only whole files or messages")
         if event_ms is None:
             return self._refused(
@@ -100,7 +109,7 @@ class RetriedRows:
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
             prepared = unwrapped(self._preparer.messages, plan, batch)
-        elif polled is not None and isinstance(polled.fetch, FetchStepMqtt):
+        elif polled is not None and isinstance(polled.fetch, FetchStepMqtt) and not is_of_table:
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
             prepared = self._preparer.messages(plan, batch)
@@ -114,7 +123,10 @@ class RetriedRows:
     def _plan(self, state: ChainState) -> Plan:
         """Return the source's current plan, for rows of pushed files with the file's format; raises `SourceGone`."""
         if state.polling_source is not None:
-            return plan_of(state, polled_batch.as_push_source(state.polling_source))
+            polled = polled_batch.as_push_source(state.polling_source)
+            if isinstance(polled.read, ReadStepParquet):  # whose rows are kept as Arrow data
+                polled = replace(polled, read=InputFormat(name=ARROW).step(polled.read))
+            return plan_of(state, polled)
         source = state.push_sources.get(self.source)
         if source is None:
             raise SourceGone.of(self.source)

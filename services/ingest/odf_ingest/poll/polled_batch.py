@@ -111,14 +111,19 @@ class PolledBatch:
                 return self._with_places(fetched, self._preparer.messages(plan, fetched.batch()))
 
     def _with_places(self, fetched: FetchedMessages, prepared: PreparedRecords) -> PreparedRecords:
-        """Return messages with the places of bad ones in their reasons, or raise `InvalidInput` with the first."""
-        if prepared.bad and not self._rejects_bad():
-            first = prepared.bad[0]
-            raise InvalidInput(where=fetched.places[first.offset], text=first.reason)
-        bad = tuple(
-            replace(row, reason=f"{fetched.places[row.offset]}: {row.reason}") for row in prepared.bad
+        """Return messages with the places of bad ones in their reasons, or raise `InvalidInput` with the first.
+
+        So are bad rows of a message that is a table.
+        """
+        bad = prepared.bad or prepared.bad_rows
+        places = [fetched.places[0 if prepared.bad_rows else row.offset] for row in bad]
+        if bad and not self._rejects_bad():
+            raise InvalidInput(where=places[0], text=bad[0].reason)
+        named = (
+            replace(row, reason=f"{where}: {row.reason}") for row, where in zip(bad, places, strict=True)
         )
-        return self._admitted(replace(prepared, bad=bad), "messages", len(fetched.values))
+        what, count = ("rows", prepared.row_count) if prepared.bad_rows else ("messages", len(fetched.values))
+        return self._admitted(replace(prepared, bad=tuple(named), bad_rows=()), what, count)
 
     def _admitted(self, prepared: PreparedRecords, what: str, count: int) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
@@ -143,15 +148,15 @@ class PolledBatch:
         """Reject what does not fit: one message that is an invalid batch of its own, or some records; or raise it."""
         assert self._read is not None
         plan, prepared = self._read
-        if isinstance(error, OperationsMismatched):
+        fetched = self._fetched
+        is_one = isinstance(fetched, FetchedMessages) and plan.takes_whole_batches
+        if isinstance(error, OperationsMismatched) and not is_one:
             left = self._without(plan, prepared, error)
             self._read = plan, left
             return left
-        fetched = self._fetched
-        is_one = isinstance(fetched, FetchedMessages) and plan.takes_whole_batches and not prepared.bad
         if isinstance(fetched, FetchedFile):
             raise with_places(error, plan.source, fetched.file.read_bytes) from error
-        if not is_one or not self._rejects_bad():
+        if not is_one or prepared.records is None or not self._rejects_bad():
             raise error
         assert isinstance(fetched, FetchedMessages)
         reason = f"{fetched.places[0]}: {error}"

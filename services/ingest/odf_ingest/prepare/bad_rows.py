@@ -1,6 +1,7 @@
 """Malformed rows of a file, which is a batch of its own: the first one refuses all, or each is left out.
 
-Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row is named by its line.
+Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row is named by its line, that of a
+table by its number.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,22 +15,26 @@ import pyarrow as pa
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
-from odf_common.metadata.steps import ReadStep
+from odf_common.metadata.steps import ReadStep, ReadStepParquet
 from odf_ingest.merge import MAX_PLACES, RepeatedKey
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.read import (
     FileRecords,
     infer_batch,
     infer_records,
+    read_batch,
     read_file,
     read_inferred,
     read_records,
     split_file,
     suspects,
 )
+from odf_ingest.read.arrow_ipc import row_stream
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
+from odf_ingest.read.whole_table import decode_table, place, refused_rows, with_columns
 
 RECORDS_PER_READ: Final = 16_384  # that are read together
+MAX_BAD_ROWS: Final = 10_000  # of one table: each is sought alone, and kept with its columns
 
 
 class BadRows(Protocol):
@@ -65,10 +70,32 @@ class RefusedRows:
         """Return the table; raises `InvalidInput` with the place of the first bad row."""
         if faults:
             row = min(faults)
-            records = split_file(self._step, self._content())
-            where = f"record {row + 1}" if records is None else records.places[row]
-            raise InvalidInput(where=where, text=faults[row])
+            raise InvalidInput(where=self._place(row), text=faults[row])
         return table
+
+    def _place(self, row: int) -> str:
+        if isinstance(self._step, ReadStepParquet):
+            return place(row)
+        records = split_file(self._step, self._content())
+        return f"record {row + 1}" if records is None else records.places[row]
+
+
+class _LeftRows:
+    """The rows of a batch that are left, in order, and why the others are not."""
+
+    def __init__(self, count: int) -> None:
+        self.indices = np.arange(count)
+        self.reasons: dict[int, str] = {}
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table, which has the rows left so far, without those of `faults`."""
+        if not faults:
+            return table
+        self.reasons |= {int(self.indices[row]): reason for row, reason in faults.items()}
+        is_good = np.ones(len(table), np.bool_)
+        is_good[list(faults)] = False
+        self.indices = self.indices[is_good]
+        return table.filter(pa.array(is_good))
 
 
 class TextRows:
@@ -76,36 +103,45 @@ class TextRows:
 
     def __init__(self, records: FileRecords) -> None:
         self.records = records
-        self._indices = np.arange(len(records.places))
-        self._reasons: dict[int, str] = {}
+        self._left = _LeftRows(len(records.places))
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
         """Return the rows that can be read; None if there are none."""
         read, step = (read_records if is_declared else read_inferred), self.records.step
         tables, indices = [], []
-        for start in range(0, len(self.records.places), RECORDS_PER_READ):
+        for start in range(0, self.count, RECORDS_PER_READ):
             outcome = isolate_bad_records(
                 self.records.messages(start, start + RECORDS_PER_READ),
                 lambda some: read(step, some, schema),
                 lambda some: suspects(step, some, schema),
             )
-            self._reasons |= {start + row: reason for row, reason in outcome.bad.items()}
+            self._left.reasons |= {start + row: reason for row, reason in outcome.bad.items()}
             if outcome.table is not None:
                 tables.append(outcome.table)
                 indices.append(start + outcome.kept)
         if not tables:
             return None
-        self._indices = np.concatenate(indices)
+        self._left.indices = np.concatenate(indices)
         return pa.concat_tables(tables, promote_options="permissive")
+
+    def infer(self, base: pa.Schema | None) -> pa.Schema:
+        """Return the columns of the good rows."""
+        return infer_records(self.records.step, self.records.messages(0, self.count), base)
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table, which has the rows left so far, without those of `faults`."""
-        if not faults:
-            return table
-        self._reasons |= {int(self._indices[row]): reason for row, reason in faults.items()}
-        good = np.setdiff1d(np.arange(len(table)), list(faults))
-        self._indices = self._indices[good]
-        return table.take(pa.array(good))
+        return self._left.without(table, faults)
+
+    @property
+    def count(self) -> int:
+        """Return how many rows there are, bad ones included."""
+        return len(self.records.places)
+
+    @property
+    def first_fault(self) -> tuple[str, str]:
+        """Return the place of the first row that was left out, and the reason."""
+        row = min(self._left.reasons)
+        return self.records.places[row], self._left.reasons[row]
 
     @property
     def bad(self) -> tuple[BadRecord, ...]:
@@ -118,32 +154,90 @@ class TextRows:
                 reason=f"{self.records.places[row]}: {reason}".removeprefix(": "),
                 header_bytes=len(self.records.header),
             )
-            for row, reason in sorted(self._reasons.items())
+            for row, reason in sorted(self._left.reasons.items())
+        )
+
+
+class TableRows:
+    """Rows of a table; bad ones are left out, and collected as Arrow streams of one row, with the reason.
+
+    They are taken from the batch, which is read again: as it is, it does not stay in memory next to its records.
+    """
+
+    def __init__(self, step: ReadStepParquet, source: Callable[[], pa.NativeFile]) -> None:
+        """`source` opens the batch; raises `InvalidInput` if it is no table."""
+        self._step = step
+        self._source = source
+        self.count = len(self._table())
+        self._left = _LeftRows(self.count)
+
+    def _table(self) -> pa.Table:
+        with self._source() as source:
+            return decode_table(self._step, source)
+
+    def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table | None:
+        """Return the rows that fit; None if there are none. Raises `InvalidInput` if too many do not."""
+        del is_declared  # no other columns are declared than those of the schema
+        table = self._table()
+        faults = refused_rows(table, schema, MAX_BAD_ROWS + 1)
+        if len(faults) == len(table):
+            return None
+        return with_columns(self.without(table, faults), schema)
+
+    def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
+        """Return the table, which has the rows left so far, without those of `faults`.
+
+        Raises `InvalidInput` with the first bad row if there are too many.
+        """
+        left = self._left.without(table, faults)
+        if len(self._left.reasons) > MAX_BAD_ROWS and len(left):
+            where, why = self.first_fault
+            text = f"{why}; more than {MAX_BAD_ROWS:,} rows do not fit, which refuses all"
+            raise InvalidInput(where=where, text=text)
+        return left
+
+    @property
+    def first_fault(self) -> tuple[str, str]:
+        """Return the place of the first row that was left out, and the reason."""
+        row = min(self._left.reasons)
+        return place(row), self._left.reasons[row]
+
+    @property
+    def bad(self) -> tuple[BadRecord, ...]:
+        """Return the rows that were left out, with their numbers as offsets; reasons begin with the place."""
+        table = self._table()
+        return tuple(
+            BadRecord(partition=0, offset=row, value=row_stream(table, row), reason=f"{place(row)}: {reason}")
+            for row, reason in sorted(self._left.reasons.items())
         )
 
 
 class RejectedRows:
-    """The rows of a file, of which bad ones are left out; unless all are bad, or its format has no rows of text."""
+    """The rows of a file, or of a message that is a batch, of which bad ones are left out.
 
-    def __init__(self, step: ReadStep, file: Path) -> None:
+    It is refused if all are bad, or if single rows of its format cannot be kept.
+    """
+
+    def __init__(self, step: ReadStep, batch: Path | bytes) -> None:
         self._step = step
-        self._file = file
+        self._batch = batch
         self._has_bad = False
 
     def infer(self, base: pa.Schema | None) -> pa.Schema | None:
         """Return the columns of the file, of its good rows if it has bad ones; raises `InvalidInput` if it has none."""
         try:
-            return infer_batch(self._step, self._file.read_bytes(), base)
+            return infer_batch(self._step, self._content(), base)
         except InvalidInput:
-            if self._rows is None:
+            if not isinstance(self._rows, TextRows):
                 raise
-            records = self._rows.records
-            return infer_records(records.step, records.messages(0, len(records.places)), base)
+            return self._rows.infer(base)
 
     def read(self, schema: pa.Schema | None, *, is_declared: bool) -> pa.Table:
         """Return the good rows; raises `InvalidInput` if the file is refused."""
         try:
-            return read_file(self._step, self._file, schema)
+            if isinstance(self._batch, bytes):
+                return read_batch(self._step, self._batch, schema)
+            return read_file(self._step, self._batch, schema)
         except InvalidInput:
             if self._rows is None:
                 raise
@@ -154,18 +248,22 @@ class RejectedRows:
             return table
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
-        """Return the table without these rows; raises `InvalidInput` with the first if no others are left."""
+        """Return the table without these rows; raises `InvalidInput` with the first bad one if no others are left."""
         if not faults:
             return table
-        if self._rows is None or len(faults) == len(table):
-            return RefusedRows(self._step, self._file.read_bytes).without(table, faults)
+        if self._rows is None:
+            return RefusedRows(self._step, self._content).without(table, faults)
+        left = self._rows.without(table, faults)
+        if len(left) == 0:
+            where, why = self._rows.first_fault
+            raise InvalidInput(where=where, text=why)
         self._has_bad = True
-        return self._rows.without(table, faults)
+        return left
 
     @property
     def count(self) -> int:
         """Return how many rows the file has; 0 if none is bad."""
-        return len(self._rows.records.places) if self._has_bad and self._rows is not None else 0
+        return self._rows.count if self._has_bad and self._rows is not None else 0
 
     @property
     def bad(self) -> tuple[BadRecord, ...]:
@@ -173,6 +271,18 @@ class RejectedRows:
         return self._rows.bad if self._has_bad and self._rows is not None else ()
 
     @cached_property
-    def _rows(self) -> TextRows | None:
-        records = split_file(self._step, self._file.read_bytes())
+    def _rows(self) -> TextRows | TableRows | None:
+        if isinstance(self._step, ReadStepParquet):
+            return TableRows(self._step, self._opened)
+        records = split_file(self._step, self._content())
         return None if records is None else TextRows(records)
+
+    def _content(self) -> bytes:
+        return self._batch if isinstance(self._batch, bytes) else self._batch.read_bytes()
+
+    def _opened(self) -> pa.NativeFile:
+        return (
+            pa.BufferReader(self._batch)
+            if isinstance(self._batch, bytes)
+            else pa.memory_map(str(self._batch))
+        )

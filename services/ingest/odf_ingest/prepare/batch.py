@@ -243,7 +243,7 @@ class FileBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRecord:
-    """A message that is not a record of the source, and why."""
+    """A message that is not a record of the source, or a row of a batch, whose number is the offset; and why."""
 
     partition: int
     offset: int

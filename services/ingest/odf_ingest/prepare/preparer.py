@@ -19,7 +19,7 @@ from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyUpsertStream
+from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepParquet
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
@@ -72,6 +72,10 @@ class PreparedRecords:
     records: pa.Table | None
     default_event_time: Timestamp
     bad: tuple[BadRecord, ...] = ()
+    bad_rows: tuple[BadRecord, ...] = ()
+    """Of a message that is a table."""
+    row_count: int = 0
+    """Rows of that message, if some of them are bad."""
     greatest: Mapping[int, int]
     rows: Mapping[int, int] = field(default_factory=dict)
     is_state: bool = False
@@ -91,13 +95,19 @@ class Preparer:
         """Read messages; exactly one if the source takes whole batches. Raises errors of the source's definition."""
         tables: list[pa.Table] = []
         bad: list[BadRecord] = []
+        table_rows: RejectedRows | None = None
         highest: dict[int, int] = {}
         rows: dict[int, int] = {}
         last = 0
         columns = self._columns(plan, batch)
         with finer_times_refused(is_on=plan.refuses_finer_times):
             for part in batch.parts:
-                records, faults = self._part(plan, columns, part, batch.columns)
+                require_possible(batch.columns, plan)
+                if plan.takes_whole_batches:
+                    table_rows = _rejectable_rows(plan, part)
+                    records, faults = self._message(plan, columns, part, table_rows)
+                else:
+                    records, faults = self._part(plan, columns, part, batch.columns)
                 bad += [_bad(part, row, reason) for row, reason in sorted(faults.items())]
                 last = max(last, int(_timestamps(part)[-1])) if plan.takes_whole_batches else last
                 if records is None or len(records) == 0:
@@ -105,8 +115,7 @@ class Preparer:
                 records = without_times_of_retractions(plan, records)
                 tables.append(records)
                 rows[part.partition] = len(records)
-                greatest = max_event_time(records, plan.vocab.event_time_column)
-                if greatest is not None:
+                if (greatest := max_event_time(records, plan.vocab.event_time_column)) is not None:
                     highest[part.partition] = greatest
         # Partitions without tombstones have no operations yet.
         tables = [*with_operations(tables, plan.vocab.operation_type_column)]
@@ -116,6 +125,8 @@ class Preparer:
             records=records,
             default_event_time=Timestamp.from_ms(last),
             bad=tuple(bad),
+            bad_rows=table_rows.bad if table_rows is not None and not bad else (),
+            row_count=0 if table_rows is None else table_rows.count,
             greatest=highest,
             rows=rows,
             is_state=takes_whole_batches(plan.source.merge) and not bad,
@@ -176,16 +187,19 @@ class Preparer:
     def _part(
         self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
     ) -> tuple[pa.Table | None, Mapping[int, str]]:
-        require_possible(messages, plan)
-        if not plan.takes_whole_batches:
-            records, bad = self._records(plan, columns, part, messages)
-            if not part.values.empty:
-                return records, bad
-            if follows_deletion(plan):
-                return records, {row: why for row, why in bad.items() if row not in part.values.empty}
-            if not deletes_by_tombstone(plan, messages):
-                return records, {**bad, **dict.fromkeys(part.values.empty, TOMBSTONE)}
-            return self._with_deletions(plan, messages, part, records, bad)
+        records, bad = self._records(plan, columns, part, messages)
+        if not part.values.empty:
+            return records, bad
+        if follows_deletion(plan):
+            return records, {row: why for row, why in bad.items() if row not in part.values.empty}
+        if not deletes_by_tombstone(plan, messages):
+            return records, {**bad, **dict.fromkeys(part.values.empty, TOMBSTONE)}
+        return self._with_deletions(plan, messages, part, records, bad)
+
+    def _message(
+        self, plan: Plan, columns: Columns, part: Part, rows: RejectedRows | None
+    ) -> tuple[pa.Table | None, Mapping[int, str]]:
+        """Return the records of the only message, a whole batch, or why it is none; without bad `rows`, if given."""
         (value,) = part.values
         if value is None:
             return None, {0: "is empty"}
@@ -193,8 +207,11 @@ class Preparer:
         try:
             if plan.schema is None:
                 columns = _inferred(plan, infer_batch(step, value, plan.dataset_schema))
-            table = read_batch(step, value, columns.schema)
-            return self._whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
+            if rows is None:
+                table = read_batch(step, value, columns.schema)
+                return self._whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
+            table = rows.read(columns.schema, is_declared=plan.schema is not None)
+            return self._whole(plan, columns, table, rows), {}
         except InvalidInput as error:
             return None, {0: str(error)}
 
@@ -319,6 +336,15 @@ class Preparer:
             return table
         output = self._preprocessor.run(plan.source.preprocess, table, plan.is_wanted)
         return None if output is None else _with_known_years(output)
+
+
+def _rejectable_rows(plan: Plan, part: Part) -> RejectedRows | None:
+    """Return the rows of the only message if bad ones may be left out: of a table that is not merged as a whole."""
+    (value,) = part.values
+    is_table = isinstance(plan.source.read, ReadStepParquet)
+    if value is None or not is_table or takes_whole_batches(plan.source.merge):
+        return None
+    return RejectedRows(plan.source.read, value)
 
 
 def _with_known_years(output: pa.Table) -> pa.Table:

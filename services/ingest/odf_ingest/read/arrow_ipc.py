@@ -1,9 +1,12 @@
 """Arrow IPC, as stream or file: a whole table, like Parquet.
 
 No read step of the specification, so no chain names it: pushed files, HTTP bodies, gRPC streams and messages may have
-this format instead of their source's own.
+this format instead of their source's own. Rejected rows of tables are kept in it, each as a stream of one row.
 """
 
+import json
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,13 +14,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.json_values import plain, record_rows
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read.format import infer_records, read_records
 from odf_ingest.read.types.kinds import UUID
-from odf_ingest.read.whole_table import decode_schema, decode_table, require_distinct, with_columns
+from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.whole_table import (
+    PLAIN_LAYOUTS,
+    decode_schema,
+    decode_table,
+    place,
+    require_distinct,
+    with_columns,
+)
 
 MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
-WHAT: Final = "Arrow data"
+STREAM: Final = b"\xff\xff\xff\xff"  # before each of its parts; no text begins so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +39,19 @@ class ReadArrowIpc(ReadStepParquet):
 
 
 @decode_table.register(ReadArrowIpc)
-def _decode(step: ReadArrowIpc, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+def _decode(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Table:
+    table = _read(source)
+    require_storable(table.schema)
+    return _decoded(table)
+
+
+def _read(source: pa.NativeFile) -> pa.Table:
     try:
         table = _opened(source).read_all().replace_schema_metadata(None)
         table.validate(full=True)  # offsets that leave their buffer would crash a reader
+        return table
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(text=f"is not {WHAT}: {error}") from error
-    require_storable(table.schema)
-    return with_columns(_decoded(table), schema, WHAT)
+        raise InvalidInput(text=f"is not Arrow data: {error}") from error
 
 
 @decode_schema.register(ReadArrowIpc)
@@ -41,9 +59,55 @@ def _columns(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Schema:
     try:
         schema = _opened(source).schema
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise InvalidInput(text=f"is not {WHAT}: {error}") from error
+        raise InvalidInput(text=f"is not Arrow data: {error}") from error
     require_storable(schema)
     return pa.schema([column.with_type(_plain(column.type)) for column in schema])
+
+
+def row_stream(table: pa.Table, row: int) -> bytes:
+    """Return one row of a table as a stream, with all of its columns."""
+    one = _decoded(table.slice(row, 1))
+    for index, column in enumerate(one.schema):
+        if column.type in PLAIN_LAYOUTS:  # a stream of views has the values of all rows
+            type_ = PLAIN_LAYOUTS[column.type]
+            one = one.set_column(index, column.with_type(type_), one.column(index).cast(type_))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, one.schema) as writer:
+        writer.write_table(one)
+    return bytes(sink.getvalue())
+
+
+def row_text(stream: bytes) -> bytes | None:
+    """Return the row of such a stream as a JSON object, for people; None if it is none."""
+    if not stream.startswith(STREAM):
+        return None
+    try:
+        (row,) = record_rows(_read(pa.BufferReader(stream)))
+    except (InvalidInput, ValueError):
+        return None
+    return json.dumps(plain(row), ensure_ascii=False).encode()
+
+
+@read_records.register(ReadArrowIpc)
+def _records(step: ReadArrowIpc, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
+    tables = []
+    for value in values:
+        row = _read(pa.BufferReader(value))
+        if len(row) != 1:
+            raise InvalidInput(text=f"expected one row, got {len(row)}")
+        try:
+            tables.append(with_columns(row, schema))
+        except InvalidInput as error:  # its number is not that of its file
+            raise InvalidInput(text=str(error).removeprefix(f"{place(0)}: ")) from error
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+@infer_records.register(ReadArrowIpc)
+def _infer(step: ReadArrowIpc, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
+    for value in values:
+        with suppress(InvalidInput):
+            base = continued(base, _read(pa.BufferReader(value)).schema)
+    return pa.schema([]) if base is None else base
 
 
 def _opened(source: pa.NativeFile) -> pa.RecordBatchReader | pa.ipc.RecordBatchFileReader:

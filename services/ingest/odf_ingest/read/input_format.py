@@ -22,8 +22,9 @@ from odf_ingest.errors import UnsupportedMediaType
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 from odf_ingest.read.format import read_file
 
+ARROW: Final = "arrow"
 BY_NAME: Final[Mapping[str, type[ReadStep]]] = {
-    "arrow": ReadArrowIpc,
+    ARROW: ReadArrowIpc,
     "csv": ReadStepCsv,
     "esrishapefile": ReadStepEsriShapefile,
     "geojson": ReadStepGeoJson,

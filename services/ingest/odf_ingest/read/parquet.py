@@ -7,22 +7,22 @@ import pyarrow.parquet as pq
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.whole_table import decode_schema, decode_table, with_columns
+from odf_ingest.read.whole_table import decode_schema, decode_table
 
 MAX_DECODED_BYTES: Final = 4 * 1024**3  # of one file or message, by what its footer claims
 _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more
 
 
 @decode_table.register(ReadStepParquet)
-def _decode(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
+def _decode(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
     try:
         with pq.ParquetFile(source) as file:
             _require_bounded(file.metadata)
             table = file.read().replace_schema_metadata(None)
         table.validate(full=True)
+        return table
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
-    return with_columns(table, schema, "the Parquet file")
 
 
 @decode_schema.register(ReadStepParquet)

@@ -1,11 +1,13 @@
 """Formats whose files and messages are each one table: Parquet, and Arrow IPC, whose step is a kind of Parquet's."""
 
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial, singledispatch
+from collections.abc import Mapping, Sequence
+from functools import singledispatch
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
@@ -15,16 +17,22 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
-from odf_ingest.read.types.conversions import convert_column, first_refused
+from odf_ingest.read.types.columns import unconvertible, unconvertible_values
+from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.type_names import type_name
 
+PLAIN_LAYOUTS: Final[Mapping[pa.DataType, pa.DataType]] = {
+    pa.string_view(): pa.large_string(),
+    pa.binary_view(): pa.large_binary(),
+}
 _FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 
 
 @singledispatch
-def decode_table(step: ReadStepParquet, source: pa.NativeFile, schema: pa.Schema | None) -> pa.Table:
-    """Return the table in `source` as `with_columns` does; raises `InvalidInput` unless it is a table."""
+def decode_table(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
+    """Return the table in `source` as it is, with a valid layout; raises `InvalidInput` unless it is a table."""
     raise UnsupportedStep(step=type(step).__name__)
 
 
@@ -46,16 +54,65 @@ def _infer(step: ReadStepParquet, value: bytes, base: pa.Schema | None) -> pa.Sc
 @read_file.register(ReadStepParquet)
 def _file(step: ReadStepParquet, file: Path, schema: pa.Schema | None) -> pa.Table:
     with pa.memory_map(str(file)) as source:
-        return decode_table(step, source, schema)
+        return with_columns(decode_table(step, source), schema)
 
 
 @read_batch.register(ReadStepParquet)
 def _batch(step: ReadStepParquet, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return decode_table(step, pa.BufferReader(value), schema)
+    return with_columns(decode_table(step, pa.BufferReader(value)), schema)
 
 
-def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Table:
-    """Return the columns of a schema, with its types, or all that have a type; `what` names the data in errors."""
+def with_columns(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """Return the columns of a schema, with its types, or all that have a type.
+
+    Raises `InvalidInput` with the first row of the first column that has another value.
+    """
+    table, schema = _chosen(table, schema)
+    columns = [_converted(values, column) for values, column in zip(table.columns, schema, strict=True)]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def refused_rows(table: pa.Table, schema: pa.Schema | None, most: int) -> dict[int, str]:
+    """Return the rows that `with_columns` refuses, and why; of each column up to `most`, for either reason.
+
+    Raises `InvalidInput` for a missing column.
+    """
+    table, schema = _chosen(table, schema)
+    faults = unconvertible(table, schema, _FORMATS, most)
+    for values, column in zip(table.columns, schema, strict=True):
+        faults = _nulls(values, column, most) | faults
+    return faults
+
+
+def _converted(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
+    faults = _nulls(values, target, 1)
+    if not faults:
+        try:
+            return convert_column(values, target, _FORMATS)
+        except InvalidInput:
+            faults = dict(islice(unconvertible_values(values, target, _FORMATS), 1))
+            if not faults:
+                raise
+    ((row, why),) = faults.items()
+    raise InvalidInput(where=place(row), text=why)
+
+
+def place(row: int) -> str:
+    """Return how people name a row of a table."""
+    return f"row {row + 1}"
+
+
+def _nulls(values: pa.ChunkedArray, target: pa.Field, most: int) -> dict[int, str]:
+    """Return up to `most` rows that lack a required value, and why."""
+    if target.nullable or not values.null_count:
+        return {}
+    rows = np.flatnonzero(pc.is_null(values).to_numpy())[:most]
+    why = f"column {target.name}: is null; a value of {type_name(target.type)} is required"
+    return dict.fromkeys(map(int, rows), why)
+
+
+def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
+    """Return a table's columns for a schema in its order, in their own types, and the schema: all if there is none."""
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
         require_distinct(table.column_names)
@@ -70,26 +127,9 @@ def with_columns(table: pa.Table, schema: pa.Schema | None, what: str) -> pa.Tab
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
-            raise InvalidInput(where=f"column {column.name}", text=f"is missing in {what}")
+            raise InvalidInput(where=f"column {column.name}", text="is missing")
         table = table.append_column(column, pa.nulls(len(table), column.type))
-    columns = [_converted(table.column(column.name), column, what) for column in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _converted(values: pa.ChunkedArray, target: pa.Field, what: str) -> pa.ChunkedArray:
-    """Return a column in its declared type; raises `InvalidInput` with the first row that has another value."""
-    if values.null_count and not target.nullable:
-        where = f"row {pc.index(values.is_null(), value=True).as_py() + 1}: column {target.name}"
-        raise InvalidInput(where=where, text=f"is null in {what}, and a value is required")
-    convert = partial(convert_column, field=target, formats=_FORMATS)
-    try:
-        return convert(values)
-    except InvalidInput:
-        row = first_refused(values, convert)
-    try:
-        return convert(values.slice(row, 1))
-    except InvalidInput as error:
-        raise InvalidInput(where=f"row {row + 1}", text=str(error)) from error
+    return table.select(schema.names), schema
 
 
 def require_distinct(names: Sequence[str]) -> None:
@@ -103,4 +143,4 @@ def _own_type(type_: pa.DataType) -> pa.DataType:
     """Return the type in which a column without a declared one is read: its own, in a layout that Arrow can select."""
     if kind.is_date64(type_) or kind.is_nested(type_):
         return stored_type(type_)
-    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(type_, type_)
+    return PLAIN_LAYOUTS.get(type_, type_)

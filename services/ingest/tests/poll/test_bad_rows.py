@@ -1,6 +1,7 @@
 """A row that does not fit refuses its file, or is rejected; it is named by file, line, column, value and expected type."""
 
 import gzip
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,18 @@ from odf_testing.webserver import Page, PageServer
 
 from odf_common.dataset.open_rejects import open_rejects, rejecting_sources, source_progress
 from odf_common.errors import InvalidInput, OdfError, Unavailable
+from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import (
     CompressionFormat,
     FetchStepFilesGlob,
+    FetchStepMqtt,
     FetchStepUrl,
+    MqttTopicSubscription,
     PrepStepDecompress,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
+    MergeStrategyChangelogStream,
     MergeStrategySnapshot,
     ReadStep,
     ReadStepCsv,
@@ -30,9 +36,12 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
+from odf_ingest.errors import CannotRetry, TooManyRejected
+from odf_ingest.poll.fetch import FetchedMessages
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.prepare import bad_rows
+from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import read_records
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
@@ -254,6 +263,86 @@ def test_a_binary_file_is_read_by_a_source_that_rejects_bad_rows(
     pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
     bench = rejecting(make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.parquet"), read=ReadStepParquet()))
     assert poll(bench) == PollSummary(blocks=1, records=2)
+
+
+def test_bad_rows_of_a_table_are_rejected(make_polled: Any, poll: Any, tmp_path: Path) -> None:
+    read = ReadStepParquet(ddl_schema=DDL)
+    bench = make_polled(FetchStepFilesGlob(path=f"{tmp_path}/*.parquet"), read=read)
+    table = pa.table({"id": [1, None, 3, 4], "price": ["1.5", "2", "cheap", None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    reasons = [
+        "a.parquet, row 2: column id: is null; a value of BIGINT is required",
+        "a.parquet, row 3: column price: 'cheap' is not a value of DOUBLE; write a number in its range, or declare STRING",
+    ]
+    with pytest.raises(InvalidInput) as caught:
+        poll(bench)
+    assert str(caught.value) == reasons[0]
+    rejecting(bench)
+    assert poll(bench) == PollSummary(blocks=1, records=2)
+    assert bench.values("id", "price") == [(1, 1.5), (4, None)]
+    letters = bench.coordinator.letters
+    assert [one.reason for one in letters] == reasons
+    assert [pa.ipc.open_stream(one.value).read_all().to_pylist() for one in letters] == [
+        [{"id": None, "price": "2"}],
+        [{"id": 3, "price": "cheap"}],
+    ]
+    assert poll(bench) == PollSummary()
+
+
+def commit_message(bench: Any, **columns: Any) -> Sequence[BadRecord]:
+    """Commit a polled message that is a table."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    fetched = FetchedMessages(
+        label="mqtt://h",
+        values=(bytes(sink.getvalue()),),
+        places=("topic a",),
+        event_time=Timestamp.from_ms(0),
+        before=None,
+        state=SourceState(source_name="default", kind="odf/mqtt", value='{"v":1}'),
+    )
+    batch = PolledBatch(
+        bench.state.polling_source,
+        fetched,
+        read_files=None,
+        preparer=bench.preparer,
+        rejecting=bench.rejecting,
+        is_wanted=lambda: True,
+    )
+    bench.queues.commit(bench.dataset, batch)
+    return batch.rejected
+
+
+MQTT = FetchStepMqtt(host="h", port=1, topics=(MqttTopicSubscription(path="a"),))
+
+
+def test_bad_rows_of_a_polled_message_that_is_a_table_are_rejected(make_polled: Any) -> None:
+    bench = make_polled(MQTT, read=ReadStepParquet(ddl_schema=DDL))
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    reason = "topic a: row 2: column id: is null; a value of BIGINT is required"
+    with pytest.raises(InvalidInput, match=f"^{reason}$"):
+        commit_message(bench, id=[1, None, 3])
+    rejecting(bench, max_rejected_share=0.3)
+    with pytest.raises(TooManyRejected, match=r"1 of 3 rows of mqtt://h are not records"):
+        commit_message(bench, id=[1, None, 3])
+    rejecting(bench)
+    assert [one.reason for one in commit_message(bench, id=[1, None, 3])] == [reason]
+    assert bench.values("id") == [(1,), (3,)]
+    rejected = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
+    (letter,) = bench.open_letters(rejected)
+    assert (letter.location, letter.reason) == ("0/0", f"mqtt://h, {reason}")
+    with pytest.raises(CannotRetry, match="message 0/0 cannot be retried: column id: is null"):
+        rejected.retry(bench.dataset, [])
+
+
+def test_a_polled_message_whose_rows_do_not_fit_those_before_is_rejected_as_a_whole(make_polled: Any) -> None:
+    merge = MergeStrategyChangelogStream(primary_key=("id",))
+    bench = rejecting(make_polled(MQTT, merge, read=ReadStepParquet(ddl_schema=("op INT", *DDL))))
+    (bad,) = commit_message(bench, op=[0, 0, 1], id=[1, None, 9])
+    assert bench.rows() == []
+    assert bad.reason.startswith("topic a: ")
+    assert bad.value is not None
+    assert bad.value.startswith(b"PAR1")
 
 
 def test_rows_of_a_snapshot_are_never_rejected_alone(make_polled: Any, poll: Any, tmp_path: Path) -> None:

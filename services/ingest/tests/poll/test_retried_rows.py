@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from odf_testing.letters import StoredLetters
 from odf_testing.webserver import Page, PageServer
@@ -29,6 +31,7 @@ from odf_common.metadata.steps import (
     ReadStepCsv,
     ReadStepJson,
     ReadStepNdJson,
+    ReadStepParquet,
 )
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
@@ -39,7 +42,7 @@ from odf_ingest.poll.polled_batch import position_of
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.prepare.batch import as_batch
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, FinerTimes, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
 GERMAN = "d.M.yyyy"
@@ -128,6 +131,37 @@ def test_rows_that_fit_now_are_committed_and_the_rest_stays_open(
     assert "odf rejected drop" in refused.value.advice()
     assert made.poll() == PollSummary()  # the state still has the condition of the next request
     assert made.bench.state.head == head
+
+
+@pytest.mark.parametrize(
+    "read",
+    [ReadStepParquet(ddl_schema=("id BIGINT", "at TIMESTAMP(3)")), ReadStepParquet()],
+    ids=["declared", "inferred"],
+)
+def test_rows_of_a_table_are_read_again(retrying: Any, web: PageServer, read: Any) -> None:
+    def page(unit: str, *, first: int, times: list[int | str | None]) -> bytes:
+        sink = pa.BufferOutputStream()
+        at = pa.array(times, pa.string() if "x" in times else pa.timestamp(unit))
+        pq.write_table(pa.table({"id": range(first, first + len(times)), "at": at}), sink)
+        return bytes(sink.getvalue())
+
+    made = retrying(page("ms", first=1, times=[1]), read=read)
+    settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER, finer_times=FinerTimes.REFUSE)
+    save_settings(made.bench.blobs, made.bench.dataset, "default", settings)
+    web.pages["/a"] = Page(body=page("us", first=2, times=[2000, 3001, 4001]), etag='"2"')
+    made.poll()
+    web.pages["/a"] = Page(body=page("", first=5, times=["1970-01-01T00:00:00.005Z", "x"]), etag='"3"')
+    made.poll()
+    assert (made.open, made.ids) == ([0, 1, 2], [1, 2, 5])
+    with pytest.raises(CannotRetry, match="message 0/2 cannot be retried: column at: 'x' is not a value of "):
+        made.retry(2)
+    save_settings(
+        made.bench.blobs, made.bench.dataset, "default", replace(settings, finer_times=FinerTimes.CUT)
+    )
+    settled = made.retry()
+    assert (settled.count, settled.unfit, settled.open) == (2, 1, 1)
+    assert (made.open, made.ids) == ([2], [1, 2, 5, 3, 4])
+    assert [at.microsecond for (at,) in made.bench.values("at")] == [1000, 2000, 5000, 3000, 4000]
 
 
 def test_what_was_retried_is_known_to_the_chain(retrying: Any, web: PageServer) -> None:

@@ -1,7 +1,8 @@
 """Bad rows of pushed files become dead letters, are counted in the chain, and can be retried or dropped."""
 
+import re
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.errors import CannotRetry, TooManyRejected
+from odf_ingest.prepare.bad_rows import MAX_BAD_ROWS
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch
 from odf_ingest.read.input_format import InputFormat
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, FinerTimes, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
 LINES = ReadStepNdJson(ddl_schema=DDL)
@@ -188,13 +190,114 @@ def test_a_snapshot_with_a_bad_row_is_refused_since_it_would_retract_the_row(
     assert made.letters.sent == []
 
 
-def test_binary_formats_are_refused(pushing: Any) -> None:
-    made = pushing(read=ReadStepParquet(ddl_schema=DDL))
+TABLE = ReadStepParquet(ddl_schema=("id BIGINT NOT NULL", "day DATE", "at TIMESTAMP(3)"))
+FINER = datetime(2024, 1, 1, 12, 0, 0, 1, tzinfo=UTC)
+TOO_FINE = (
+    "'2024-01-01 12:00:00.000001Z' has a finer fraction than its column, and the source has finerTimes=refuse; "
+    "declare more digits, or STRING"
+)
+TIMES = {
+    "id": [1, 2, None, 4],
+    "day": ["2024-01-01", "soon", None, None],
+    "at": pa.array([None, None, None, FINER], pa.timestamp("us", "UTC")),
+}
+
+
+def parquet(**columns: Any) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"id": [1, None]}), sink)
-    with pytest.raises(InvalidInput, match=r"column id"):
-        made.push(sink.getvalue().to_pybytes())
+    pq.write_table(pa.table(columns), sink)
+    return bytes(sink.getvalue())
+
+
+def arrow(**columns: Any) -> bytes:
+    table, sink = pa.table(columns), pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "input_format"),
+    [
+        (TABLE, parquet(**TIMES), ""),
+        (ReadStepNdJson(ddl_schema=TABLE.ddl_schema), parquet(**TIMES), "parquet"),
+        (TABLE, arrow(**TIMES), "application/vnd.apache.arrow.stream"),
+    ],
+    ids=["own", "parquet", "arrow"],
+)
+def test_bad_rows_of_a_table_are_dead_letters_that_are_read_again(
+    pushing: Any, read: Any, content: bytes, input_format: str
+) -> None:
+    made = pushing(read=read)
+    made.set(finer_times=FinerTimes.REFUSE)
+    outcome = made.push(content, input_format=input_format)
+    assert (made.ids, outcome.count) == ([1], 1)
+    reasons = [
+        "row 2: column day: 'soon' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
+        "row 3: column id: is null; a value of BIGINT is required",
+        f"row 4: column at: {TOO_FINE}",
+    ]
+    assert [one.reason for one in outcome.rejected] == reasons
+    assert [one.reason for one in made.letters.sent] == [f"orders.json, {reason}" for reason in reasons]
+    rows = [pa.ipc.open_stream(one.value).read_all().to_pylist() for one in made.letters.sent]
+    assert rows == [[row] for row in pa.table(TIMES).to_pylist()[1:]]
+    assert made.open == ["row/0", "row/1", "row/2"]
+    with pytest.raises(CannotRetry, match="row/0 cannot be retried: column day: 'soon' is not a value"):
+        made.retry()
+    made.set(finer_times=FinerTimes.CUT)
+    settled = made.retry()
+    assert (settled.count, settled.unfit, settled.open) == (1, 2, 2)
+    assert made.open == ["row/0", "row/1"]
+    assert made.bench.values("id", "at") == [(1, None), (4, FINER.replace(microsecond=0))]
+
+
+def test_a_row_of_a_table_without_an_event_time_is_rejected_and_stays_so(pushing: Any) -> None:
+    made = pushing(read=ReadStepParquet(ddl_schema=("id BIGINT", "event_time TIMESTAMP(3)")))
+    times = pa.array([None, FINER, None], pa.timestamp("us", "UTC"))
+    outcome = made.push(parquet(id=[1, 2, 3], event_time=times))
+    why = "column event_time: is null; a value of TIMESTAMP(3) is required"
+    assert (made.ids, [one.reason for one in outcome.rejected]) == ([2], [f"row 1: {why}", f"row 3: {why}"])
+    with pytest.raises(CannotRetry, match=f"row/0 cannot be retried: {re.escape(why)}"):
+        made.retry()
+    assert made.open == ["row/0", "row/1"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "why"),
+    [
+        ({"id": [1, 2], "day": ["x", "y"]}, {}, r"^row 1: column day: 'x' is not a value of DATE"),
+        ({"id": [1, None]}, {"bad_records": BadRecords.STOP}, r"^row 2: column id: is null"),
+        ({"id": [None, None]}, {}, r"^row 1: column id: is null"),
+        ({"id": [1, None], "day": ["x", None]}, {}, r"^row [12]: column "),
+        ({"day": ["2024-01-01"]}, {}, r"^column id: is missing"),
+    ],
+    ids=["all", "stop", "all-null", "each-another", "column"],
+)
+def test_a_table_is_refused_with_its_first_bad_row(pushing: Any, columns: Any, more: Any, why: str) -> None:
+    made = pushing(read=TABLE)
+    made.set(**more)
+    with pytest.raises(InvalidInput, match=why):
+        made.push(parquet(**columns))
+    assert (made.ids, made.letters.sent) == ([], [])
+
+
+def test_a_table_with_too_many_bad_rows_is_refused(pushing: Any) -> None:
+    made = pushing(read=TABLE)
+    days = ["2024-01-01", *["x"] * MAX_BAD_ROWS]
+    assert len(made.push(parquet(id=range(len(days)), day=days)).rejected) == MAX_BAD_ROWS
+    made.letters.sent.clear()
+    days.append("y")
+    with pytest.raises(InvalidInput, match=r"^row 2: column day: 'x' .*; more than 10,000 rows do not fit"):
+        made.push(parquet(id=range(len(days)), day=days), "other")
     assert made.letters.sent == []
+
+
+def test_a_share_of_the_rows_of_a_table_may_be_bad(pushing: Any) -> None:
+    made = pushing(read=TABLE)
+    made.set(max_rejected_share=0.5)
+    assert made.push(parquet(id=[1, None])).count == 1
+    with pytest.raises(TooManyRejected, match=r"2 of 3 rows of orders.json are not records"):
+        made.push(parquet(id=[1, None, None]), "other")
 
 
 def test_a_repeated_push_rejects_nothing_again(pushing: Any) -> None:

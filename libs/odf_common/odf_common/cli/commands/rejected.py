@@ -126,6 +126,8 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
 def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> None:
     """Print one rejected message: its facts, then its value as sent; --output json has the value as a string.
 
+    A row of Parquet or Arrow data is printed as a JSON object.
+
     On a terminal, characters of the value that act on it, or that nobody sees, are escaped.
 
     \b

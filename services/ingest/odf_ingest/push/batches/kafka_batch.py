@@ -11,8 +11,14 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.mismatched_records import without_messages
-from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.rejects import RejectPolicy
+from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
+from odf_ingest.commit.rejects import (
+    RejectedOfFile,
+    RejectPolicy,
+    RowLetters,
+    rejects_messages,
+    require_share,
+)
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
 from odf_ingest.errors import (
     AlreadyCommitted,
@@ -29,6 +35,7 @@ from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.source_topics import Key, as_of
+from odf_ingest.read.input_format import ARROW
 from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], PreparedRecords]
@@ -60,6 +67,7 @@ class KafkaBatch:
         self._read = read
         self._rejecting = rejecting
         self._result: tuple[Plan, PreparedRecords] | None = None
+        self._row_letters = RowLetters(rejecting)
         self._buried: set[tuple[int, int]] = set()
         self._dataset: DatasetId | None = None
         self.rejected: tuple[BadRecord, ...] = ()  # of the committed messages
@@ -171,11 +179,44 @@ class KafkaBatch:
     def _allowed(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:
         """Reduce the batch to what the source's settings allow to commit."""
         assert self._dataset is not None
+        prepared = self._with_allowed_rows(prepared)
         shorter = self._rejecting.committable(self._dataset, self.source, self.batch, prepared.bad)
         if shorter is self.batch:
             return prepared
         self.batch = shorter
         return self._read(plan, shorter)
+
+    def _with_allowed_rows(self, prepared: PreparedRecords) -> PreparedRecords:
+        """Return the records; the message is bad itself unless its bad rows may be left out."""
+        if not prepared.bad_rows:
+            return prepared
+        settings = self._settings()
+        if self.batch.is_skipped or not rejects_messages(settings.bad_records):
+            return self._as_bad(prepared, InvalidInput(text=prepared.bad_rows[0].reason))
+        require_share(settings, f"rows of {self._label}", prepared.bad_rows, prepared.row_count)
+        return prepared
+
+    @property
+    def _label(self) -> str:
+        """Return how reasons name the only message of the batch."""
+        (part,) = self.batch.parts
+        return f"message {part.partition}/{part.offsets[0]} of topic {self.batch.topic}"
+
+    def _bury_rows(self, prepared: PreparedRecords, position: SourcePosition) -> None:
+        """Make bad rows of the batch's only message durable dead letters."""
+        if not prepared.bad_rows:
+            return
+        assert self._dataset is not None
+        ((partition, end),) = self.batch.end.items()
+        rows = RejectedOfFile(
+            dataset=self._dataset,
+            source=self.source,
+            label=self._label,
+            event_time=prepared.default_event_time,
+            input_format=ARROW,
+            push=key_of_message(self.batch.topic, partition, end),
+        )
+        self._row_letters.write(rows, prepared.bad_rows, position.progress(self.source))
 
     def _bury(self, bad: Sequence[BadRecord], position: SourcePosition) -> None:
         """Write missing dead letters; most are already written if the batch is drafted again."""
@@ -183,7 +224,6 @@ class KafkaBatch:
         fresh = [row for row in bad if (row.partition, row.offset) not in self._buried]
         self._rejecting.write_dead_letters(self._dataset, self.source, self.batch, fresh, position)
         self._buried |= {(row.partition, row.offset) for row in fresh}
-        self.rejected = tuple(bad)
 
     def _first_reading(self) -> PreparedRecords:
         try:
@@ -202,6 +242,8 @@ class KafkaBatch:
         """
         batch = self.batch
         self._bury(prepared.bad, position)
+        self._bury_rows(prepared, position)
+        self.rejected = (*prepared.bad, *prepared.bad_rows)
         before = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(before.greatest)
         if batch.reads_several:
@@ -209,6 +251,7 @@ class KafkaBatch:
                 greatest[number] = max(event_time, greatest.get(number, event_time))
         topic = TopicPosition(topic_id=batch.topic_id, next={**before.next, **batch.end}, greatest=greatest)
         after = position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad))
+        after = after.with_rejected_rows(len(prepared.bad_rows))
         return after, self._reached(after) if batch.reads_several else None
 
     def _reached(self, position: SourcePosition) -> NewWatermark:

@@ -18,7 +18,7 @@ from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.csv_format.exact_types import changed_by, exact_type, may_change
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible_rows
+from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.type_names import printable, shown, type_name
@@ -82,7 +82,7 @@ def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> 
                 is_other = pc.or_(is_other, changed_by(values, column.type))
             suspects |= {rest[row] for row in np.flatnonzero(is_other.fill_null(False))}  # noqa: FBT003 - a value
         elif kind.is_string(text.type):
-            suspects |= {rest[row] for row in unconvertible_rows(values, column, formats)}
+            suspects |= {rest[row] for row, _ in unconvertible_values(values, column, formats)}
     return suspects
 
 

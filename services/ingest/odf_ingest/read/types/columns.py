@@ -1,5 +1,7 @@
 """The types that text formats are parsed to, and tables in their declared types."""
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from odf_ingest.read.types.epochs import epoch_decimal
 from odf_ingest.read.types.kinds import UUID, TimeFormats
 from odf_ingest.read.types.times import read_as
 
-_ROWS_PER_PIECE: Final = 32
+_ROWS_PER_PIECE: Final = 4
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
@@ -59,39 +61,34 @@ def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Ta
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def unconvertible(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> dict[int, str]:
-    """Return the rows that `converted` refuses individually, and why."""
-    suspects: set[int] = set()
+def unconvertible(
+    table: pa.Table, schema: pa.Schema, formats: TimeFormats, most: int | None = None
+) -> dict[int, str]:
+    """Return the rows that `converted` refuses individually, and why; of each column up to `most`."""
+    faults: dict[int, str] = {}
     for column, field in zip(table.columns, schema, strict=True):
-        suspects |= unconvertible_rows(column, field, formats)
-    faults = {}
-    for row in sorted(suspects):
-        try:
-            converted(table.slice(row, 1), schema, formats)
-        except InvalidInput as error:
-            faults[row] = str(error)
-    return faults
+        found = islice(unconvertible_values(column, field, formats), most)
+        faults = dict(found) | faults
+    return dict(sorted(faults.items()))
 
 
-def unconvertible_rows(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> set[int]:
-    """Return the rows of one column that cannot be converted; only pieces with such rows are checked row by row."""
-    if _converts(column, target, formats):
-        return set()
-    misfits: set[int] = set()
-    for start in range(0, len(column), _ROWS_PER_PIECE):
-        piece = column.slice(start, _ROWS_PER_PIECE)
-        if not _converts(piece, target, formats):
-            rows = (row for row in range(len(piece)) if not _converts(piece.slice(row, 1), target, formats))
-            misfits |= {start + row for row in rows}
-    return misfits
+def unconvertible_values(
+    column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats, start: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Yield the rows of one column that cannot be converted, in order, and why; `start` is the number of its first.
 
-
-def _converts(column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats) -> bool:
+    Good values are converted in large groups: the cost grows with the number of bad ones.
+    """
     try:
         convert_column(column, target, formats)
-    except InvalidInput:
-        return False
-    return True
+    except InvalidInput as error:
+        count = len(column)
+        if count == 1:
+            yield start, str(error)
+            return
+        step = 1 if count <= _ROWS_PER_PIECE else (count + 1) // 2
+        for first in range(0, count, step):
+            yield from unconvertible_values(column.slice(first, step), target, formats, start + first)
 
 
 def _is_bytes(target: pa.DataType) -> bool:
