@@ -15,7 +15,7 @@ from odf_common.errors import Unavailable
 from odf_common.proto.odf.node.v1.push_pb2 import PushRequest as PushRequestOfIngest
 from odf_common.proto.odf.node.v1.push_pb2 import PushTarget
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushServicer, add_PushServicer_to_server
-from odf_sync.http.ingest_client import IngestClient
+from odf_sync.http.ingest_client import IngestClient, PushRefused
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
@@ -44,7 +44,7 @@ class Ingest(PushServicer):
         return PushTarget(dataset_id="d")
 
 
-def test_a_push_whose_connection_to_ingest_died_is_sent_again_on_another_one() -> None:
+def test_a_push_that_got_no_answer_in_time_is_the_last_one_on_its_connection() -> None:
     ingest = Ingest()
 
     def register(server: grpc.Server) -> tuple[str, ...]:
@@ -53,11 +53,14 @@ def test_a_push_whose_connection_to_ingest_died_is_sent_again_on_another_one() -
 
     server = serve("127.0.0.1:0", register)
     with black_hole(server.port) as hole, ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(IngestClient(hole.address).check, PushRequestOfIngest(ref="d"))
+        client = IngestClient(hole.address)
+        asking = pool.submit(client.check, PushRequestOfIngest(ref="d"))
         assert ingest.heard.acquire(timeout=LATE_SECONDS)
         hole.drop()
         hole.restore()
-        assert checking.result(LATE_SECONDS).dataset_id == "d"
+        with pytest.raises(PushRefused, match="status=503"):
+            asking.result(LATE_SECONDS)
+        assert client.check(PushRequestOfIngest(ref="d")).dataset_id == "d"
     ingest.end.set()
     server.stop(0)
 

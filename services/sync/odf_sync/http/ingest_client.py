@@ -86,7 +86,9 @@ class IngestClient:
         credentials: PeerCredentials = None,
     ) -> None:
         """Connect on the first call; wait `timeout` seconds for ingest to be restarted."""
-        self._stub = PushStub(channel(address, credentials))
+        self._address = address
+        self._credentials = credentials
+        self._stub = self._new_stub()
         self._timeout = timeout
         self._stopping = threading.Event()
 
@@ -102,26 +104,38 @@ class IngestClient:
 
     def check(self, request: pb.PushRequest) -> pb.PushTarget:
         """Return the target of a push; raises `PushRefused`."""
-        target: pb.PushTarget = self._call(self._stub.Check, request, SHORT_CALL_SECONDS)
+        target: pb.PushTarget = self._call(lambda stub: stub.Check, request, SHORT_CALL_SECONDS)
         return target
 
     def accept(self, request: pb.PushRequest) -> pb.PushReceipt:
         """Return the receipt of a push that is durable; raises `PushRefused`."""
-        receipt: pb.PushReceipt = self._call(self._stub.Accept, request, CALL_SECONDS)
+        receipt: pb.PushReceipt = self._call(lambda stub: stub.Accept, request, CALL_SECONDS)
         return receipt
 
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
         """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
-        answer: pb.PushReceipt = self._call(self._stub.Show, request, wait_seconds + SHORT_CALL_SECONDS)
+        answer: pb.PushReceipt = self._call(
+            lambda stub: stub.Show, request, wait_seconds + SHORT_CALL_SECONDS
+        )
         return answer
 
-    def _call(self, method: Callable[..., Reply], request: object, seconds: float) -> Reply:
+    def _new_stub(self) -> PushStub:
+        """Return a stub with a connection of its own."""
+        return PushStub(channel(self._address, self._credentials))
+
+    def _call(
+        self, method: Callable[[PushStub], Callable[..., Reply]], request: object, seconds: float
+    ) -> Reply:
         until = time.monotonic() + self._timeout
         while True:
+            stub = self._stub
             try:
-                return method(request, timeout=seconds)
+                return method(stub)(request, timeout=seconds)
             except grpc.RpcError as error:
+                # Its connection may be dead, which gRPC notices later. Others may wait on it, so it is not closed.
+                if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and stub is self._stub:
+                    self._stub = self._new_stub()
                 failure = error_of(error, "ingest")
                 is_lost = isinstance(failure, Unavailable) and not isinstance(failure, RemoteError)
                 if not is_lost or self.is_stopping or time.monotonic() >= until:
