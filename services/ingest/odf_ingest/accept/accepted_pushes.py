@@ -13,7 +13,7 @@ from odf_common.errors import OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
-from odf_common.service.outages import SilentParts
+from odf_common.service.outages import PartSilent, SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, State, refused
 from odf_ingest.commit.commit_queue import CommitQueues
@@ -109,7 +109,8 @@ class AcceptedPushes:
                 if delay is None and time.monotonic() - begun >= PATIENCE_SECONDS:
                     delay = self._parts.silent.find(NEEDED)
                 if delay is not None:
-                    return replace(receipt, code=StorageUnavailable.__name__, text=str(delay))
+                    kind = PartSilent if isinstance(delay, PartSilent) else StorageUnavailable
+                    return replace(receipt, code=kind.__name__, text=str(delay))
                 self._settled.wait(min(left, RECEIPT_POLL_SECONDS))
 
     def _work(self, dataset: DatasetId) -> None:

@@ -50,18 +50,21 @@ def _(
         retracts_missing=True,
     )
     if len(new) or settings.empty_snapshot is not EmptySnapshot.RETRACT:
-        _check_share(merged, len(current), settings, is_empty=len(new) == 0)
+        _check_share(merged, len(current), len(new), settings)
     return merged
 
 
-def _check_share(merged: MergeResult, rows: int, settings: SourceSettings, *, is_empty: bool) -> None:
+def _check_share(merged: MergeResult, rows: int, new_rows: int, settings: SourceSettings) -> None:
     """Raise `SnapshotRetractsTooMuch` if more than the allowed share of the current rows is retracted.
 
-    A few rows always may be, unless the snapshot has no record at all: a truncated file looks like that.
+    A few rows always may be, as a small list may change as a whole; but not if the snapshot has lost more than that
+    share of its rows, as a truncated file has.
     """
     retracted = int(pc.sum(pc.equal(merged.ops, int(Operation.RETRACT)), min_count=0).as_py())
-    if not is_empty and retracted <= settings.retraction_guard_rows:
+    is_shorter = new_rows < (1 - settings.max_retracted_share) * rows
+    if retracted <= settings.retraction_guard_rows and not is_shorter:
         return
+    is_empty = new_rows == 0
     if retracted > settings.max_retracted_share * rows:
         raise SnapshotRetractsTooMuch(
             reason=SnapshotRetractsTooMuch.__name__,

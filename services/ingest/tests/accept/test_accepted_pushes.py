@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from odf_testing.guarded import GuardedDict
 
+from odf_common.data.slices import write_slice
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
@@ -239,12 +240,11 @@ def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
     make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, disk = make_node(), [OSError(errno.ENOSPC, "full")]
-    write = slice_writer.write_slice
 
     def failing(*args: Any) -> Any:
         if disk:
             raise disk[0]
-        return write(*args)
+        return write_slice(*args)
 
     monkeypatch.setattr(slice_writer, "write_slice", failing)
     node.start()

@@ -407,7 +407,29 @@ def test_a_snapshot_may_retract_up_to_the_share_of_its_source() -> None:
     assert len(after(SNAPSHOT, corrected, past)) == 202, "corrections are not retractions"
     accepted = SourceSettings(max_retracted_share=1.0)
     assert len(merge(SNAPSHOT, table(), past, DatasetVocabulary(), accepted).records) == 101
-    small = past_of(SNAPSHOT, table(*MANY[:11]))
-    assert len(after(SNAPSHOT, table(MANY[0]), small)) == 10, "few rows may be retracted whatever their share"
-    with pytest.raises(SnapshotRetractsTooMuch, match="would retract 11 of 11"):
-        after(SNAPSHOT, table(MANY[99]), small)
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(11, 6), (3, 2), (2, 1)])
+def test_a_small_list_may_lose_half_of_its_rows(rows: int, kept: int) -> None:
+    past = past_of(SNAPSHOT, table(*MANY[:rows]))
+    assert len(after(SNAPSHOT, table(*MANY[:kept]), past)) == rows - kept
+
+
+@pytest.mark.parametrize(("rows", "kept"), [(11, 1), (11, 5), (3, 1)])
+def test_a_small_list_that_lost_more_was_cut(rows: int, kept: int) -> None:
+    past = past_of(SNAPSHOT, table(*MANY[:rows]))
+    with pytest.raises(SnapshotRetractsTooMuch, match=f"retract {rows - kept} of {rows} rows"):
+        after(SNAPSHOT, table(*MANY[:kept]), past)
+
+
+@pytest.mark.parametrize(("rows", "others"), [(1, 1), (3, 2), (10, 10), (10, 5)])
+def test_a_small_list_may_change_as_a_whole(rows: int, others: int) -> None:
+    past = past_of(SNAPSHOT, table(*MANY[:rows]))
+    assert len(after(SNAPSHOT, table(*MANY[50 : 50 + others]), past)) == rows + others
+
+
+@pytest.mark.parametrize(("rows", "others"), [(3, 1), (10, 4), (11, 11)])
+def test_a_list_that_is_large_or_shorter_may_not_change_as_a_whole(rows: int, others: int) -> None:
+    past = past_of(SNAPSHOT, table(*MANY[:rows]))
+    with pytest.raises(SnapshotRetractsTooMuch, match=f"retract {rows} of {rows} rows"):
+        after(SNAPSHOT, table(*MANY[50 : 50 + others]), past)
