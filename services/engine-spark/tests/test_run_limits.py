@@ -23,7 +23,7 @@ from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.server.requests import MemoryRetry, Requests
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Spark
-from odf_engine_spark.spark.progress import RequestCancelled
+from odf_engine_spark.spark.progress import Progress, RequestCancelled
 from odf_engine_spark.spark.query_limits import MIB, QueryLimits
 from odf_engine_spark.transform.adhoc import run_query
 
@@ -43,6 +43,8 @@ AT_PLANNING = {  # Spark evaluates these when it analyses or optimises a query
     "FROM VALUES (1000000) AS t(n)",
     "task": "SELECT aggregate(sequence(1, 100000), 0, (a, e) -> a + size(sequence(e, e + 1000000))) FROM range(1)",
 }
+# Without an end to it, the JVM would collect garbage for minutes.
+SLOWLY_FILLED = "transform(sequence(0, 30000000), x -> named_struct('a', x, 'b', cast(x AS string)))"
 CROSS_JOIN = "SELECT a.id, b.id AS other FROM range(502000) AS a CROSS JOIN range(502000) AS b"
 
 
@@ -285,6 +287,8 @@ def test_a_constant_that_is_nested_too_deeply_is_the_querys_fault(spark: Spark) 
         "SELECT repeat('x', 2000000000) AS x",
         "SELECT length(repeat(CAST(id AS STRING), 2000000000)) AS x FROM range(1)",
         "SELECT size(collect_list(repeat('x', 100000) || id)) AS n FROM range(100000)",
+        f"SELECT size({SLOWLY_FILLED}) AS n",
+        f"SELECT size({SLOWLY_FILLED.replace('0, ', 'id, ')}) AS n FROM range(1)",
     ],
 )
 def test_a_query_without_memory_says_so_and_others_continue(engine: EngineClient, query: str) -> None:
@@ -369,14 +373,14 @@ def test_work_that_runs_out_of_memory_next_to_others_runs_once_more() -> None:
         return "done"
 
     with pytest.raises(QueryOutOfMemory):
-        memory.run(lambda: greedy(2))
+        memory.run(lambda: greedy(2), Progress())
     assert len(calls) == 1, "it ran alone"
-    other = threading.Thread(target=lambda: memory.run(ended.wait))
+    other = threading.Thread(target=lambda: memory.run(ended.wait, Progress()))
     other.start()
     until(lambda: memory.running == 1)
-    assert memory.run(lambda: greedy(3)) == "done"
+    assert memory.run(lambda: greedy(3), Progress()) == "done"
     with pytest.raises(QueryOutOfMemory):
-        memory.run(lambda: greedy(6))
+        memory.run(lambda: greedy(6), Progress())
     assert len(calls) == 5, "once more, and no more"
     ended.set()
     other.join()

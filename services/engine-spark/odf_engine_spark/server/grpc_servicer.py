@@ -44,6 +44,7 @@ from odf_engine_spark.server.messages import (
     vocabulary_of,
 )
 from odf_engine_spark.server.requests import MemoryRetry, Requests
+from odf_engine_spark.spark.heap_watch import HeapWatch
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.adhoc import check_preprocess, run_query, run_raw, tables_in
@@ -82,7 +83,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
                 self._identity.require(transform_request.transform)
                 number = self._identity.number_of(transform_request.transform)
                 return transform_response(
-                    self._memory.run(lambda: self._transforms.execute(transform_request, reports, number))
+                    self._memory.run(
+                        lambda: self._transforms.execute(transform_request, reports, number), reports
+                    )
                 )
 
             def failed(message: str, backtrace: str) -> engine_pb2.TransformResponse:
@@ -107,7 +110,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             def execute() -> RawQueryResponse:
                 raw_request = decode_message(RawQueryRequest, request.flatbuffer)
                 self._identity.require(raw_request.transform)
-                return self._memory.run(lambda: run_raw(self._spark, raw_request))
+                return self._memory.run(lambda: run_raw(self._spark, raw_request), reports)
 
             return _response(
                 "raw query",
@@ -126,7 +129,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         self, request: engine_pb2.ValidateQueryRequest, context: grpc.ServicerContext
     ) -> engine_pb2.ValidateQueryResponse:
         """Check a query without running it; raises `InvalidQuery`."""
-        return self._questions.result(context, lambda _: self._validated(request))
+        return self._questions.result(
+            context, lambda progress: self._memory.run(lambda: self._validated(request), progress)
+        )
 
     def MigrateQuery(
         self, request: engine_pb2.MigrateQueryRequest, context: grpc.ServicerContext
@@ -137,7 +142,10 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         number = self._identity.number_of(migration.old.transform)
         return migrated(
             self._queries.result(
-                context, lambda _: self._memory.run(lambda: migrate(self._transforms, migration, number))
+                context,
+                lambda progress: self._memory.run(
+                    lambda: migrate(self._transforms, migration, number), progress
+                ),
             )
         )
 
@@ -148,7 +156,9 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         query_tables = tables_of(request)
 
         def work(progress: Progress) -> pa.RecordBatchReader:
-            return self._memory.run(lambda: run_query(self._spark, request.sql, query_tables, progress))
+            return self._memory.run(
+                lambda: run_query(self._spark, request.sql, query_tables, progress), progress
+            )
 
         for report in self._queries.reports(context, work):
             if report.done is None:
@@ -229,7 +239,7 @@ def register(
     """
 
     def add(server: grpc.Server) -> tuple[str, ...]:
-        requests = partial(Requests, spark, is_well=is_well, on_stuck=on_stuck)
+        requests = partial(Requests, spark, is_well=is_well, on_stuck=on_stuck, heap=HeapWatch(spark))
         servicer = EngineServicer(spark, is_signed=is_signed, requests=requests)
         engine_pb2_grpc.add_EngineServicer_to_server(servicer, server)
         return (engine_pb2.DESCRIPTOR.services_by_name["Engine"].full_name,)

@@ -15,7 +15,9 @@ from uuid import uuid4
 import structlog
 
 from odf_common.ports.engine import EngineProgress, QueryOutOfMemory
-from odf_engine_spark.spark.job_group import Tasks, begin, cancel, executes_call, stop_threads
+from odf_engine_spark.spark.error_messages import TOO_LARGE
+from odf_engine_spark.spark.heap_watch import HeapWatch, Watched
+from odf_engine_spark.spark.job_group import begin, cancel, executes_call, stop_threads, tasks_of
 from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.progress import Progress, RequestCancelled
 
@@ -56,17 +58,26 @@ class MemoryRetry:
         self._turn = threading.Lock()
         self.running = 0  # requests
 
-    def run(self, work: Callable[[], T]) -> T:
+    def run(self, work: Callable[[], T], progress: Progress) -> T:
         """Return the result of `work`, which may run twice; raises `QueryOutOfMemory`."""
+
+        def run_once() -> T:
+            try:
+                return work()
+            except Exception as error:
+                if progress.lacks_memory:
+                    raise QueryOutOfMemory(text=TOO_LARGE) from error
+                raise
+
         with self._guard:
             self.running += 1
         try:
-            return work()
+            return run_once()
         except QueryOutOfMemory:
-            if self.running == 1:
+            if self.running == 1 or progress.lacks_memory:  # what filled the heap would do so again
                 raise
             with self._turn:
-                return work()
+                return run_once()
         finally:
             with self._guard:
                 self.running -= 1
@@ -81,9 +92,10 @@ class Requests:
         *,
         is_well: Callable[[], bool],
         on_stuck: Callable[[], None],
+        heap: HeapWatch | None = None,
         grace: float = CANCEL_GRACE_SECONDS,
     ) -> None:
-        """Report while `is_well` holds.
+        """Report while `is_well` holds; `heap` ends requests that fill it.
 
         The threads of a cancelled request that still work after `grace` seconds are stopped; `on_stuck` is called if
         that takes as long again.
@@ -91,6 +103,7 @@ class Requests:
         self._spark = spark
         self._is_well = is_well
         self._on_stuck = on_stuck
+        self._heap = heap or HeapWatch(spark)
         self._grace = grace
         self._pool = ThreadPoolExecutor(REQUEST_THREADS, thread_name_prefix="spark")
         self._guard = threading.Lock()
@@ -131,7 +144,8 @@ class Requests:
         try:
             progress.report("begun")
             log.debug("request begins", request=name)
-            return work(progress)
+            with self._heap.watching(name, self._watched(name, progress)):
+                return work(progress)
         except Exception as error:
             if progress.is_cancelled:
                 raise RequestCancelled(name) from error
@@ -141,33 +155,40 @@ class Requests:
                 del self._callers[name]
             log.debug("request ends", request=name)
 
-    def _end(self, name: str) -> None:
+    def _watched(self, name: str, progress: Progress) -> Watched:
+        def end() -> None:
+            progress.lacks_memory = True
+            self._end(name, grace=0)
+
+        return Watched(threads=lambda: self._threads(name), end=end)
+
+    def _end(self, name: str, grace: float | None = None) -> None:
         try:
-            self._cancel(name)
+            self._cancel(name, self._grace if grace is None else grace)
         except Exception:  # no caller waits for it
             log.exception("a request could not be cancelled", request=name)
 
-    def _cancel(self, name: str) -> None:
+    def _cancel(self, name: str, grace: float) -> None:
         log.info("request cancelled", request=name)
-        tasks = cancel(self._spark, name)
+        cancel(self._spark, name)
         since = last_stop = time.monotonic()
-        while (is_working := any(True for _ in self._threads(name, tasks))) or name in self._callers:
+        while (is_working := any(True for _ in self._threads(name))) or name in self._callers:
             now = time.monotonic()
             if not is_working:  # between two calls into the JVM
                 since = now
-            elif now - since > 2 * self._grace:
+            elif now - since > grace + self._grace:
                 log.error("a cancelled request does not end", request=name)
                 self._on_stuck()
                 return
-            elif now - since > self._grace and now - last_stop > STOP_PAUSE_SECONDS:
+            elif now - since > grace and now - last_stop > STOP_PAUSE_SECONDS:
                 with self._guard:  # a thread serves another request as soon as this one has ended
-                    stop_threads(self._threads(name, tasks))  # again and again: some loops miss one
+                    stop_threads(self._threads(name))  # again and again: some loops miss one
                 last_stop = time.monotonic()
             time.sleep(CANCEL_POLL_SECONDS)
 
-    def _threads(self, name: str, tasks: Tasks) -> Iterator[Java]:
+    def _threads(self, name: str) -> Iterator[Java]:
         """Yield the JVM's threads that work for a request right now: its tasks, and what analyses and plans."""
-        yield from tasks()
+        yield from tasks_of(self._spark, name)
         caller = self._callers.get(name)
         if caller is not None and executes_call(self._spark, caller):
             yield caller

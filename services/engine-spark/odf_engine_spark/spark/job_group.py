@@ -1,7 +1,7 @@
 """The Spark jobs of one request: one group, in the scheduler pool of its thread."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -9,7 +9,6 @@ from py4j.protocol import Py4JError
 
 from odf_engine_spark.spark.jvm import Java, Spark
 
-Tasks = Callable[[], Iterator[Java]]
 TASK: Final = "Executor task launch worker for task"  # prefix of the thread's name; the stage's id follows
 _CALL: Final = "py4j.commands."  # in the stack of a thread that executes a call from Python
 
@@ -23,14 +22,18 @@ def begin(spark: Spark, name: str) -> Java:
     return spark.method("java.lang.Thread.currentThread")()
 
 
-def cancel(spark: Spark, name: str) -> Tasks:
-    """Cancel the request's running and future jobs; return a function that yields the threads of its tasks.
+def cancel(spark: Spark, name: str) -> None:
+    """Cancel the request's running and future jobs.
 
     Tasks check for cancellation between two records: one that turns a record into a billion rows notices late.
     """
     context: Java = spark.session.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark cancels running jobs only
     context.cancelJobGroupAndFutureJobs(name)
-    return lambda: running_tasks(spark, _stages_of(spark, name))
+
+
+def tasks_of(spark: Spark, name: str) -> Iterator[Java]:
+    """Yield the threads that run the request's tasks right now."""
+    return running_tasks(spark, _stages_of(spark, name))
 
 
 def _stages_of(spark: Spark, name: str) -> Collection[int]:

@@ -21,6 +21,8 @@ class Progress:
         self._guard = threading.Lock()
         self._now = EngineProgress()
         self._is_cancelled = False
+        self.lacks_memory = False
+        """Whether the request is ended since it fills the heap."""
 
     @property
     def now(self) -> EngineProgress:

@@ -1,0 +1,116 @@
+"""Ends the request that fills the heap, before the JVM does little else than collect garbage.
+
+A single value that grows slowly, such as a long list, gets no `OutOfMemoryError` for minutes: each collection frees a
+little, and while it runs the JVM answers nobody.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from py4j.protocol import Py4JError
+
+from odf_engine_spark.spark.jvm import Java, Spark
+
+log = structlog.stdlib.get_logger(__name__)
+
+LOOK_SECONDS: Final = 1.0  # between looks at the heap
+MEASURE_SECONDS: Final = 0.5  # in which the requests' allocations are compared
+FULL_SHARE: Final = 0.85  # of the heap, in use after a collection; the rest is filled within a second
+_HEAP: Final = ("Eden Space", "Survivor Space", "Tenured Gen")  # the pools of the serial collector
+_BEANS: Final = "java.lang.management.ManagementFactory"
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A running request."""
+
+    threads: Callable[[], Iterator[Java]]
+    """Yields the JVM's threads that work for it right now."""
+    end: Callable[[], None]
+    """Ends it; returns once no thread works for it."""
+
+
+class HeapWatch:
+    """Watches the heap while a request runs. Thread-safe."""
+
+    def __init__(self, spark: Spark) -> None:
+        """Watch the JVM of this session."""
+        self._spark = spark
+        self._guard = threading.Lock()
+        self._requests: dict[str, Watched] = {}
+        self._is_watching = False
+
+    @contextmanager
+    def watching(self, name: str, request: Watched) -> Iterator[None]:
+        """End the request if it fills the heap while the block runs."""
+        with self._guard:
+            self._requests[name] = request
+            if not self._is_watching:
+                self._is_watching = True
+                threading.Thread(target=self._watch, name="heap", daemon=True).start()
+        try:
+            yield
+        finally:
+            with self._guard:
+                del self._requests[name]
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK_SECONDS)
+            with self._guard:
+                if not self._requests:
+                    self._is_watching = False
+                    return
+            try:
+                self._look()
+            except Py4JError:  # what the JVM cannot do now it may do at the next look
+                log.debug("the heap cannot be looked at", exc_info=True)
+            except OSError:  # the JVM has ended, and this process with it
+                return
+
+    def _look(self) -> None:
+        if not self._is_full():
+            return
+        before = self._allocated()
+        time.sleep(MEASURE_SECONDS)
+        after = self._allocated()
+        growth = {
+            name: sum(size - before[name].get(thread, size) for thread, size in threads.items())
+            for name, threads in after.items()
+            if name in before
+        }
+        name = max(growth, key=growth.__getitem__, default=None)
+        with self._guard:
+            request = None if name is None else self._requests.get(name)
+        if request is None or not self._is_full():
+            return
+        log.warning("a request fills the heap", request=name, allocated=growth)
+        request.end()
+        # What the last collection left is known only; without another one the heap would still count as full.
+        self._spark.method("java.lang.System.gc")()
+
+    def _is_full(self) -> bool:
+        """Return whether most of the heap was in use after the last collection."""
+        pools = [
+            pool for pool in self._spark.method(f"{_BEANS}.getMemoryPoolMXBeans")() if pool.getName() in _HEAP
+        ]
+        used = sum(int(pool.getCollectionUsage().getUsed()) for pool in pools)
+        return used > FULL_SHARE * int(self._spark.method("java.lang.Runtime.getRuntime")().maxMemory())
+
+    def _allocated(self) -> Mapping[str, Mapping[int, int]]:
+        """Return the bytes that each thread of each request has allocated since it started."""
+        with self._guard:
+            requests = dict(self._requests)
+        size_of = self._spark.method(f"{_BEANS}.getThreadMXBean")().getThreadAllocatedBytes
+        return {
+            name: {
+                number: int(size_of(number))
+                for number in {int(thread.getId()) for thread in request.threads()}
+            }
+            for name, request in requests.items()
+        }
