@@ -20,7 +20,6 @@ log = structlog.stdlib.get_logger(__name__)
 
 LOOK_SECONDS: Final = 1.0  # between looks at the heap
 MEASURE_SECONDS: Final = 0.5  # in which the requests' allocations are compared
-FULL_SHARE: Final = 0.85  # of the heap, in use after a collection; the rest is filled within a second
 _HEAP: Final = ("Eden Space", "Survivor Space", "Tenured Gen")  # the pools of the serial collector
 _BEANS: Final = "java.lang.management.ManagementFactory"
 
@@ -100,7 +99,9 @@ class HeapWatch:
             pool for pool in self._spark.method(f"{_BEANS}.getMemoryPoolMXBeans")() if pool.getName() in _HEAP
         ]
         used = sum(int(pool.getCollectionUsage().getUsed()) for pool in pools)
-        return used > FULL_SHARE * int(self._spark.method("java.lang.Runtime.getRuntime")().maxMemory())
+        return used > self._spark.limits.heap_share * int(
+            self._spark.method("java.lang.Runtime.getRuntime")().maxMemory()
+        )
 
     def _allocated(self) -> Mapping[str, Mapping[int, int]]:
         """Return the bytes that each thread of each request has allocated since it started."""

@@ -37,3 +37,5 @@ class QueryLimits:
     result_rows: int = 100_000_000
     disk_share: float = 0.5
     """Part of the free disk that temporary files may take while an ad-hoc query runs, those of others included."""
+    heap_share: float = 0.85
+    """Part of the JVM's heap that may be in use after a collection; the rest is filled within a second."""
