@@ -31,7 +31,7 @@ class Watched:
     threads: Callable[[], Iterator[Java]]
     """Yields the JVM's threads that work for it right now."""
     end: Callable[[], None]
-    """Ends it; returns once no thread works for it."""
+    """Ends it; returns once no thread works for it, or once the engine is to be replaced."""
 
 
 class HeapWatch:
