@@ -189,7 +189,9 @@ def of_payload(name: str, decode: Callable[[str, Any], str], value: Value, field
         text = decode("long" if is_whole else "double", int(value.raw) if is_whole else float(value.raw))
     else:
         text = decode("boolean" if value.kind is ValueKind.BOOLEAN else "string", value.raw)
-    return read_records(DecodedJson(), [text.encode()], pa.schema([field]))["c"].combine_chunks()
+    return read_records(DecodedJson(ddl_schema=DECLARED_COLUMNS), [text.encode()], pa.schema([field]))[
+        "c"
+    ].combine_chunks()
 
 
 def avro_json(type_: str, raw: Any) -> str:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -29,6 +30,7 @@ def message(step: ReadStep, value: str) -> bytes:
 
 
 def value_of(step: ReadStep, type_: str, value: str) -> Any:
+    step = replace(step, ddl_schema=(f"c {type_}",))
     return read_records(step, [message(step, value)], declared(step, type_)).column("c")[0].as_py()
 
 

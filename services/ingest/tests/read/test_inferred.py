@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdGeoJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.json_formats.inferred import MAX_NESTING
@@ -66,12 +67,84 @@ def test_no_value_of_an_accepted_message_is_lost(
     }
 
 
+WRAPPINGS = ["{}", '{{"x":{}}}', "[{}]", '[{{"x":[{}]}}]']
+
+
+@pytest.mark.parametrize("wrapped", WRAPPINGS)
+@pytest.mark.parametrize(
+    ("numbers", "scale"),
+    [
+        (["0.5", "12345678901234567890"], 1),
+        (["9007199254740993", "0.25"], 2),
+        (["1234567890123456.78", "2"], 2),
+        (["-12345678901234567.5"], 1),
+        (["1e-3", "9007199254740993.0", "1.50", "0.00000"], 3),
+        (["12345678901234567890123", "1"], 0),
+        (["1", "-18446744073709551616"], 0),
+    ],
+)
+def test_numbers_that_a_double_or_bigint_lacks_are_decimals(
+    wrapped: str, numbers: Sequence[str], scale: int
+) -> None:
+    for step in STEPS:
+        values = [f'{{"v":{wrapped.format(number)}}}'.encode() for number in numbers]
+        found = [json.dumps(row["v"], default=str) for row in taken(step, values).values()]
+        rounded = [f"{Decimal(number):.{scale}f}" for number in numbers]
+        assert found == [json.dumps(json.loads(wrapped.format(f'"{one}"'))) for one in rounded]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        ["0.5", "9007199254740992", "18446744073709551616"],
+        ["12345678901234567168", "0.1000000000000000055", "0.10000000000000001"],
+        ["1e300", "1234567890123456789e3", "1e999999999999999999999"],
+        ["1e9999999", "9007199254740993"],
+        ["1e-9999999", "9007199254740993"],
+    ],
+)
+def test_numbers_that_a_double_has_or_that_have_long_fractions_are_doubles(numbers: Sequence[str]) -> None:
+    values = [f'{{"v":{number}}}'.encode() for number in numbers]
+    assert infer_records(ReadStepNdJson(), values, None).field("v").type == pa.float64()
+
+
+@pytest.mark.parametrize("step", [*STEPS, ReadStepNdGeoJson()])
+@pytest.mark.parametrize("wrapped", WRAPPINGS)
+@pytest.mark.parametrize("number", ["9007199254740993", "-12345678901234567890", "12345678901234567.5"])
+def test_a_number_that_an_inferred_double_would_round_refuses_its_row(
+    step: ReadStep, wrapped: str, number: str
+) -> None:
+    def record(value: str) -> bytes:
+        text = f'{{"v":{wrapped.format(value)}}}'
+        feature = f'{{"type":"Feature","geometry":null,"properties":{text}}}'
+        return (feature if isinstance(step, ReadStepNdGeoJson) else text).encode()
+
+    known = infer_records(step, [record("0.5")], None)
+    values = [record("0.5"), record(number), record("9007199254740992")]
+    assert taken(step, values, known).keys() == {0, 2}
+    with pytest.raises(InvalidInput, match=rf"column v.*: {number} .* DOUBLE.* declare DOUBLE .* or DECIMAL"):
+        read_inferred(step, [record(number)], known)
+
+
+def test_a_row_of_a_file_whose_number_no_type_has_is_named() -> None:
+    body = b'{"v":1e300}\n{"v":9007199254740993}\n'
+    step = ReadStepNdJson()
+    with pytest.raises(InvalidInput, match=r"line 2.* column v: 9007199254740993 would be 9007199254740992"):
+        read_batch(step, body, infer_batch(step, body, None))
+
+
+def test_a_declared_double_takes_the_number_nearest_to_an_integer() -> None:
+    step = ReadStepNdJson(ddl_schema=("v DOUBLE",))
+    table = read_batch(step, b'{"v":9007199254740993}', pa.schema([("v", pa.float64())]))
+    assert table.to_pylist() == [{"v": 9007199254740992.0}]
+
+
 @pytest.mark.parametrize("wrapped", ["{}", '{{"x":{}}}', "[{}]", '[{{"x":[{}]}}]'])
 def test_an_integer_too_long_for_a_column_does_not_turn_others_into_doubles(wrapped: str) -> None:
     numbers = (
         "9007199254740993",
-        "12345678901234567890",
-    )  # the first does not fit a double, the second not an int64
+        "9" * 39,
+    )  # the first does not fit a double, the second no type
     found = taken(ReadStepNdJson(), [f'{{"v":{wrapped.format(number)}}}'.encode() for number in numbers])
     assert found == {0: {"v": json.loads(wrapped.format(numbers[0]))}}
 

@@ -30,7 +30,10 @@ from odf_ingest.read.types.kinds import TimeFormats
 
 Record = Callable[[bytes], bytes]
 FeaturesByPlace = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file
-_FORMATS = TimeFormats()
+
+
+def _formats(step: ReadStep) -> TimeFormats:
+    return TimeFormats(is_inferred=not (step.ddl_schema or step.schema))
 
 
 def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapping[str, bytes]]) -> None:
@@ -38,15 +41,15 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
 
     @read_batch.register(step)
     def batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Table:
-        return read_named(named(step, value), schema)
+        return _read_named(named(step, value), schema, _formats(step))
 
     @read_file.register(step)
     def file(step: ReadStep, file: Path, schema: pa.Schema | None) -> pa.Table:
-        return read_named(named(step, file.read_bytes()), schema)
+        return _read_named(named(step, file.read_bytes()), schema, _formats(step))
 
     @infer_batch.register(step)
     def columns(step: ReadStep, value: bytes, base: pa.Schema | None) -> pa.Schema:
-        return columns_of_batch(list(named(step, value).values()), base, _FORMATS)
+        return columns_of_batch(list(named(step, value).values()), base, _formats(step))
 
 
 def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
@@ -59,32 +62,32 @@ def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) ->
         return FileRecords(step=step, values=list(records.values()), places=list(records))
 
     @read_records.register(step)
-    def records(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-        return parse_objects([record(value) for value in values], schema, _FORMATS)
+    def records(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
+        return parse_objects([record(value) for value in values], schema, _formats(step))
 
     @read_inferred.register(step)
-    def inferred(_: ReadStep, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-        return parse_inferred([record(value) for value in values], schema, _FORMATS)
+    def inferred(step: ReadStep, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+        return parse_inferred([record(value) for value in values], schema, _formats(step))
 
     @suspects.register(step)
     def faults(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
         return dict.fromkeys(range(len(values)))
 
     @infer_records.register(step)
-    def columns(_: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
-        return inferred_columns(_readable(values, record), base, _FORMATS)
+    def columns(step: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
+        return inferred_columns(_readable(values, record), base, _formats(step))
 
 
-def read_named(records: Mapping[str, bytes], schema: pa.Schema | None) -> pa.Table:
+def _read_named(records: Mapping[str, bytes], schema: pa.Schema | None, formats: TimeFormats) -> pa.Table:
     """Return the records; raises `InvalidInput` with the name of the first that does not fit."""
     if not records:
         return (schema or pa.schema([])).empty_table()
     lines = list(records.values())
-    column_schema = columns_of_batch(lines, None, _FORMATS) if schema is None else schema
+    column_schema = columns_of_batch(lines, None, formats) if schema is None else schema
     try:
-        return parse_objects(lines, column_schema, _FORMATS)
+        return parse_objects(lines, column_schema, formats)
     except InvalidInput:
-        return read_records_by_name(lines, list(records), column_schema, _FORMATS)
+        return read_records_by_name(lines, list(records), column_schema, formats)
 
 
 def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:

@@ -1,7 +1,8 @@
 """Infers columns of JSON objects without a declared schema from all records of a batch.
 
 pyarrow infers them if the records agree. If not, the records vote on the kind of value of each column, and the first
-kind wins a tie; numbers are BIGINT unless one has a fraction or an exponent. Existing columns of the dataset keep their
+kind wins a tie; numbers are BIGINT unless one has a fraction or an exponent, and DECIMAL if BIGINT or DOUBLE would not
+have all of them exactly. Existing columns of the dataset keep their
 names and types; columns may be added, also inside structs.
 """
 
@@ -10,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from decimal import Decimal
 from typing import Final
 
 import numpy as np
@@ -21,12 +23,14 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.known_columns import continued
-from odf_ingest.read.types.numbers import LONG_INTEGER
+from odf_ingest.read.types.numbers import LONG_NUMBER, is_rounded
 from odf_ingest.read.types.type_names import Quoted, shown
 
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
 )
+_BIGINT_END: Final = 2**63
+_MOST_DIGITS: Final = 38  # of a decimal that every reader knows
 MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's stack
 
 
@@ -35,7 +39,7 @@ def inferred(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | N
 
     `parsed`: the schema inferred by pyarrow; None if it refuses the lines.
     """
-    if parsed is None or (_has_doubles(parsed) and LONG_INTEGER.search(lines.text)):
+    if parsed is None or (_has_doubles(parsed) and LONG_NUMBER.search(lines.text)):
         deep = too_deep(lines)
         parsed = _voted(line for row, line in enumerate(lines) if line and row not in deep)
     return continued(base, parsed)
@@ -112,7 +116,7 @@ class _Votes:
         self._fields: dict[str, _Votes] = {}
         self._element: _Votes | None = None
         self._texts: set[str] = set()
-        self._is_whole = True
+        self._numbers: set[str] = set()
 
     def add(self, value: object) -> None:
         """Count a value from `decode`, and its nested values."""
@@ -127,7 +131,7 @@ class _Votes:
             for inner in value:
                 self._element.add(inner)
         elif isinstance(value, Quoted):
-            self._is_whole &= value.lstrip("-").isdigit()
+            self._numbers.add(value)
         elif isinstance(value, str):
             self._texts.add(value)
 
@@ -156,7 +160,7 @@ class _Votes:
             return pa.bool_()
         if kind_ is str:
             return _text_type(sorted(self._texts))
-        return pa.int64() if self._is_whole else pa.float64()
+        return _number_type(self._numbers)
 
 
 def _is_name(name: str) -> bool:
@@ -165,6 +169,37 @@ def _is_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _number_type(numbers: AbstractSet[str]) -> pa.DataType:
+    """Return the type that has all of them exactly; else BIGINT or DOUBLE, which refuse those that they lack."""
+    is_whole = all(number.lstrip("-").isdigit() for number in numbers)
+    usual = pa.int64() if is_whole else pa.float64()
+    is_exact = (
+        all(-_BIGINT_END <= Decimal(number) < _BIGINT_END for number in numbers)
+        if is_whole
+        else not any(map(is_rounded, numbers))
+    )
+    return usual if is_exact else _decimal_type(numbers) or usual
+
+
+def _decimal_type(numbers: Iterable[str]) -> pa.DataType | None:
+    try:
+        decimals = [Decimal(number) for number in numbers]
+    except ArithmeticError:
+        return None
+    if not all(number.is_finite() for number in decimals):
+        return None
+    digits = max(number.adjusted() + 1 for number in decimals)
+    scale = max(map(_scale, decimals))
+    return pa.decimal128(_MOST_DIGITS, scale) if digits + scale <= _MOST_DIGITS else None
+
+
+def _scale(number: Decimal) -> int:
+    """Return how many digits after the point are not zeros at the end."""
+    _, digits, exponent = number.as_tuple()
+    zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return max(0, -int(exponent) - zeros) if number else 0
 
 
 def _text_type(texts: Sequence[str]) -> pa.DataType:

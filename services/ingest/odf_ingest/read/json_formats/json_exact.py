@@ -14,9 +14,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
+from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.conversions import TABLE, misfit_text
-from odf_ingest.read.types.kinds import ValueKind, kind_of
+from odf_ingest.read.types.kinds import TimeFormats, ValueKind, kind_of
+from odf_ingest.read.types.numbers import is_rounded
 from odf_ingest.read.types.type_names import Quoted, shown
 
 _KINDS: Final[Mapping[type[object], ValueKind]] = {
@@ -31,6 +33,10 @@ NO_COLUMN_TEXT: Final = (
     "has no column with a value"  # and neither has any message that is read together with it
 )
 _INFINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_ROUNDED: Final = (
+    "would be {nearest:.0f} as DOUBLE, the type that was inferred; declare DOUBLE to take the nearest number, or "
+    "DECIMAL, in a new dataset if this one has records"
+)
 _MAX_DIGITS: Final = 80  # of a number written in full; the widest decimal has 76
 _DECIMAL: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
@@ -114,16 +120,16 @@ def _whole_number(token: str) -> str:
     return str(int(number))
 
 
-def rewritten(text: bytes, schema: pa.Schema, *, is_epoch: bool = False) -> bytes:
+def rewritten(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
     """Return the object with only the columns of `schema`, in a form that pyarrow parses exactly.
 
-    Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here; if `is_epoch`,
-    numbers in columns of timestamps become strings.
+    Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here; numbers in
+    columns of timestamps become strings if the format is one of numbers since 1970.
     """
     decoded = decode_object(text)
     require_known(decoded, schema)
     columns = [
-        (column.name, _fitted(decoded, column, column.name, is_epoch=is_epoch))
+        (column.name, _fitted(decoded, column, column.name, formats))
         for column in schema
         if column.name in decoded
     ]
@@ -157,12 +163,12 @@ def _written(columns: Sequence[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in columns) + "}"
 
 
-def _fitted(members: dict[str, object], column: pa.Field, where: str, *, is_epoch: bool) -> str:
+def _fitted(members: dict[str, object], column: pa.Field, where: str, formats: TimeFormats) -> str:
     """Return a column's value as JSON; raises `InvalidInput` if it is not of the column's type."""
-    return _value(members[column.name], column.type, where, is_epoch=is_epoch)
+    return _value(members[column.name], column.type, where, formats)
 
 
-def _value(value: object, target: pa.DataType, where: str, *, is_epoch: bool) -> str:
+def _value(value: object, target: pa.DataType, where: str, formats: TimeFormats) -> str:
     if value is None:
         return "null"
     source, declared = _kind_of(value), kind_of(target)
@@ -170,19 +176,19 @@ def _value(value: object, target: pa.DataType, where: str, *, is_epoch: bool) ->
     # Those that are kept as text are strings by now.
     is_container_as_text = declared is ValueKind.TEXT and source in {ValueKind.ARRAY, ValueKind.OBJECT}
     is_accepted = TABLE[source, declared].accepts and not is_container_as_text
-    if not is_accepted or (is_since_1970 and not is_epoch):
+    if not is_accepted or (is_since_1970 and epoch_digits(formats.timestamp) is None):
         raise _misfit(value, target, where)
     if isinstance(value, dict):
         parts = [inner for inner in target.fields if inner.name in value]
-        fitted = [_fitted(value, part, f"{where}.{part.name}", is_epoch=is_epoch) for part in parts]
+        fitted = [_fitted(value, part, f"{where}.{part.name}", formats) for part in parts]
         return _written(list(zip((part.name for part in parts), fitted, strict=True)))
     if isinstance(value, list):
-        items = [_value(item, target.value_type, f"{where}[]", is_epoch=is_epoch) for item in value]
+        items = [_value(item, target.value_type, f"{where}[]", formats) for item in value]
         return f"[{','.join(items)}]"
     if declared is ValueKind.INTEGER:
         return _integer(str(value), target, where)
     if declared is ValueKind.FLOAT:
-        return _floating(str(value), target, where)
+        return _floating(str(value), target, where, formats)
     if declared is ValueKind.DECIMAL and isinstance(value, str):
         return _decimal(value, target, where)
     return json.dumps(value, ensure_ascii=False)
@@ -204,12 +210,16 @@ def _integer(token: str, target: pa.DataType, where: str) -> str:
     return str(int(digits))
 
 
-def _floating(token: str, target: pa.DataType, where: str) -> str:
+def _floating(token: str, target: pa.DataType, where: str, formats: TimeFormats) -> str:
     if token not in _INFINITE and pa.scalar(float(token)).cast(target).as_py() in (
         float("inf"),
         -float("inf"),
     ):
         raise _misfit(Quoted(token), target, where)
+    if formats.is_inferred and is_rounded(token):
+        raise Misfit(
+            where=f"column {where}", text=f"{shown(Quoted(token))} {_ROUNDED.format(nearest=float(token))}"
+        )
     return token
 
 

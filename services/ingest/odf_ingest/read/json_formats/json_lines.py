@@ -34,12 +34,13 @@ from odf_ingest.read.json_formats.json_exact import (
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible
 from odf_ingest.read.types.kinds import TimeFormats
-from odf_ingest.read.types.numbers import has_wide_decimals
+from odf_ingest.read.types.numbers import LONG_NUMBER, has_wide_decimals
 
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 _NULL_LINE: Final = re.compile(rb"^[ \t\r]*+null", re.MULTILINE)
 _NESTED: Final = re.compile(rb":[ \t\r]*+[{\[]")  # also matches inside strings
+_LARGE: Final = 1e15  # DOUBLEs have all decimals of up to 15 digits
 PARSE_BYTES: Final = 1024 * 1024  # per parse: the result fits into a core's cache
 
 
@@ -180,6 +181,9 @@ def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bo
         lenient = parsed_schema(schema, formats, is_lenient=epoch_digits(formats.timestamp) is None)
         table = converted(_parse(plain or kept or text, lenient, threads=threads), schema, formats)
     _require_finite(table)
+    if formats.is_inferred and _has_large_floats(table) and LONG_NUMBER.search(text) is not None:
+        for line in lines_of(text)[0]:
+            _rewritten(line, schema, formats)
     return table
 
 
@@ -193,7 +197,7 @@ def _with_kept_text(text: bytes, schema: pa.Schema, formats: TimeFormats) -> byt
 
 def _rewritten(line: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
     line = with_text_of_containers(line, schema) if formats.keeps_text else line
-    return rewritten(line, schema, is_epoch=epoch_digits(formats.timestamp) is not None)
+    return rewritten(line, schema, formats)
 
 
 def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:
@@ -227,6 +231,16 @@ def _require_finite(table: pa.Table) -> None:
         for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column):
             if len(values) and pc.any(pc.is_inf(values), min_count=0).as_py():
                 raise InvalidInput(where=f"column {name}", text="has a number that is too large for its type")
+
+
+def _has_large_floats(table: pa.Table) -> bool:
+    """Return whether a number has so many digits before the point that it may be another one than was written."""
+    return any(
+        len(values) and pc.any(pc.greater_equal(pc.abs(values), _LARGE), min_count=0).as_py()
+        for column in table.columns
+        if _has_floats(column.type)
+        for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column)
+    )
 
 
 def _has_floats(type_: pa.DataType) -> bool:

@@ -97,18 +97,22 @@ class TimeFormats:
     """Whether columns of bytes are base64; otherwise they are the bytes of the text."""
     keeps_text: bool = False
     """Whether a JSON object or array in a column of STRING is kept as its text; otherwise it is refused."""
+    is_inferred: bool = False
+    """Whether no types are declared: a number of JSON that a DOUBLE would round is refused."""
     strings: ValueKind = ValueKind.STRING
     """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
 
     @classmethod
     def of(cls, step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> Self:
         """Return the formats of a read step."""
+        is_declared = bool(step.ddl_schema or step.schema)
         return cls(
             timestamp=named_format(step.timestamp_format),
             date=named_format(step.date_format),
             has_base64=isinstance(step, DecodedJson),
             # In an inferred column of STRING it is another kind of value than before.
-            keeps_text=not isinstance(step, DecodedJson) and bool(step.ddl_schema or step.schema),
+            keeps_text=not isinstance(step, DecodedJson) and is_declared,
+            is_inferred=not is_declared,
             strings=ValueKind.TEXT if isinstance(step, ReadStepCsv) else ValueKind.STRING,
         )
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-LONG_INTEGER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![.eE])")  # which a double may not represent exactly
+LONG_NUMBER: Final = re.compile(rb"(?<![\d.])\d{16,}+(?![eE])")  # which a double may not represent exactly
+_LONG_TEXT: Final = re.compile(r"-?\d{16,}(?:\.\d+)?", re.ASCII)
 HEXADECIMAL: Final = "0[xX]"  # which Arrow reads as an integer, and 0xFF as the TINYINT -1
 _ZERO_FRACTION: Final = r"^(\s*[+-]?\d+)\.0*(\s*)$"
 _INFINITE: Final = r"(?i)^\s*[+-]?inf(?:inity)?\s*$"
@@ -163,6 +164,17 @@ def has_wide_decimals(columns: Iterable[pa.Field]) -> bool:
         or (kind.is_list(column.type) and has_wide_decimals([column.type.value_field]))
         for column in columns
     )
+
+
+def is_rounded(text: str) -> bool:
+    """Return whether a number with many digits before the point, and no exponent, is another one as a DOUBLE.
+
+    Fractions have the nearest DOUBLE, however they are written.
+    """
+    if _LONG_TEXT.fullmatch(text) is None:
+        return False
+    nearest = float(text)
+    return Decimal(text) not in (Decimal(nearest), Decimal(repr(nearest)))
 
 
 def to_floats(texts: pa.Array, target: pa.DataType) -> pa.Array:
