@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import date, time
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -169,6 +170,22 @@ def test_a_later_text_of_an_inferred_number_may_have_zeros_elsewhere(later: str)
     base = pa.schema([("id", STRING), ("n", DOUBLE if later.startswith("0.") else INT)])
     table = read_batch(STEP, f"id,n\n+47 07 1e3,{later}\n".encode(), base)
     assert table.column("n").to_pylist() == [float(later) if later else None]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "value"),
+    [
+        ("1.5", "1.50", 1.5),
+        ("1.5", ".5", 0.5),
+        ("1.5", " 5", 5.0),
+        ("1.5", "1e3", 1000.0),
+        ("1.50", "2", Decimal(2)),
+    ],
+)
+def test_a_later_text_of_the_same_number_is_taken(first: str, later: str, value: object) -> None:
+    body = f"id,n\nA,{later}\n".encode()
+    base = infer_batch(STEP, f"id,n\nA,{first}\n".encode(), None)
+    assert read_batch(STEP, body, infer_batch(STEP, body, base)).column("n").to_pylist() == [value]
 
 
 def test_a_declared_number_may_have_zeros_before_it() -> None:
