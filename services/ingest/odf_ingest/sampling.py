@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.codec.plain_values import camel
+from odf_common.data.schema_evolution import OUTGROWN
 from odf_common.data.stored_types import stored_schema
 from odf_common.data.time_format import named_format
 from odf_common.errors import InvalidInput
@@ -30,12 +31,14 @@ from odf_ingest.read.csv_format.dialect import with_dialect
 from odf_ingest.read.csv_format.exact_types import ANY_NUMBER, why_text
 from odf_ingest.read.input_format import BY_NAME, InputFormat
 from odf_ingest.read.types.times import to_timestamps
+from odf_ingest.read.types.type_names import type_name
 
 _TIME: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:?\d\d)?$"
 _UNITS: Final = (
     ("ms", r":\d\d\.\d{4}"),
     ("us", r":\d\d\.\d{7}"),
 )  # each with the fractions that it does not hold
+_NO_TYPE: Final = "DECIMAL(38, 0) is the widest; write it as a string, for a column of STRING"
 _NO_OPTIONS: Final = frozenset({"ddl_schema", "schema", "infer_schema"})
 
 
@@ -72,7 +75,7 @@ def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sam
             found = read_sample(sample, input_format)
         return replace(found, is_changes=True)
     step = with_dialect(step, content) if isinstance(step, ReadStepCsv) else step
-    table = read_file(step, file, infer_batch(step, content, None))
+    table = _read(step, file, infer_batch(step, content, None))
     if table.num_columns == 0:
         raise InvalidInput(text="the sample has no records")
     table = table.cast(stored_schema(pa.schema([_typed(column) for column in table.schema])))
@@ -81,8 +84,24 @@ def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sam
         table = _with_times(table, named_format(step.timestamp_format))
         epochs = with_epoch_times(table, step.timestamp_format)
         table, step = epochs.table, replace(step, timestamp_format=epochs.timestamp_format)
-        remarks += epochs.remarks
+        remarks += [*epochs.remarks, *(() if isinstance(step, ReadStepCsv) else _long_numbers(table))]
     return Sample(table=table, options=_options(step), remarks=tuple(remarks))
+
+
+def _read(step: ReadStep, file: Path, columns: pa.Schema) -> pa.Table:
+    try:
+        return read_file(step, file, columns)
+    except InvalidInput as error:
+        # The column has no type yet that it would keep.
+        raise replace(error, text=(error.text or "").replace(OUTGROWN, _NO_TYPE)) from error
+
+
+def _long_numbers(table: pa.Table) -> Iterator[str]:
+    """Iterate over reasons for which columns of numbers that have no decimals of their own are DECIMAL."""
+    for column in table.schema:
+        if kind.is_decimal(column.type):
+            name = type_name(column.type)
+            yield f"column {column.name} is {name}: BIGINT and DOUBLE do not have all of its numbers exactly"
 
 
 def _options(step: ReadStep) -> Mapping[str, str]:

@@ -152,6 +152,22 @@ def test_the_dialect_of_csv_is_found(tmp_path: Path, content: bytes, options: di
         assert read_sample(file, "csv").options == {"header": "true", **options}
 
 
+@pytest.mark.parametrize("form", ["json", "ndjson"])
+def test_numbers_beyond_bigint_and_double_are_decimals_with_a_remark(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "sample"
+    file.write_bytes(b'{"a":12345678901234567890123,"b":0.5}')
+    sample = read_sample(file, form)
+    assert sample.table.schema.types == [pa.decimal128(38, 0), pa.float64()]
+    assert sample.remarks == (
+        "column a is DECIMAL(38, 0): BIGINT and DOUBLE do not have all of its numbers exactly",
+    )
+    file.write_bytes(b'{"a":' + b"9" * 39 + b"}")
+    with pytest.raises(
+        InvalidInput, match=r"column a: 9{39} .* is too large; DECIMAL\(38, 0\) .* as a string"
+    ):
+        read_sample(file, form)
+
+
 NULL_VALUE = "if it stands for null, `--read-option nullValue=n/a` makes the others numbers"
 
 
