@@ -19,7 +19,7 @@ from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.json_formats.inferred import MAX_NESTING
 from odf_ingest.read.message_buffer import MessageBuffer
 
-STEPS = [ReadStepNdJson(), ReadStepJson()]
+STEPS: list[ReadStep] = [ReadStepNdJson(), ReadStepJson()]
 
 LEAVES = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["x", "y"])
 INNER = st.recursive(
