@@ -1,11 +1,25 @@
 """The engine counts the records that its checkpoint keeps for results that depend on the watermark."""
 
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
-from odf_testing.engine import COUNTS, HOUR, HOURLY, LATE, MINUTE, Block, Make, flight, reading, sql
+from odf_testing.engine import (
+    COUNTS,
+    HOUR,
+    HOURLY,
+    LATE,
+    MINUTE,
+    Block,
+    Derivative,
+    Make,
+    flight,
+    reading,
+    sql,
+)
 
 from odf_common.metadata.steps import TransformSql
+from odf_common.ports.engine import EngineProgress
 from odf_engine_spark.spark.progress import Progress
 
 FLIGHTS = (Block(rows=[flight(1, 70.0), flight(HOUR + 1, 70.0)], watermark=HOUR),)
@@ -36,8 +50,8 @@ READINGS = (Block(rows=[reading(1, 5.0)], watermark=2 * HOUR),)
         (sql(SESSIONS), {"flights": FLIGHTS}, 1, HOUR + 5 * MINUTE + 2),
         (sql(*HOURLY), {"flights": FLIGHTS, "weather": ()}, 2, HOUR),
         (sql(*HOURLY), {"flights": FLIGHTS, "weather": READINGS}, 1, 2 * HOUR),
-        (sql(OUTER), {"flights": FLIGHTS, "weather": ()}, 2, 2),
-        (sql(OUTER), {"flights": FLIGHTS, "weather": READINGS}, 1, HOUR + 2),
+        (sql(OUTER), {"flights": FLIGHTS, "weather": ()}, 2, 30 * MINUTE + 2),
+        (sql(OUTER), {"flights": FLIGHTS, "weather": READINGS}, 1, HOUR + 30 * MINUTE + 2),
         (
             sql(OUTER),
             {"flights": (*FLIGHTS, Block(watermark=HOUR + 5 * MINUTE)), "weather": READINGS},
@@ -110,3 +124,60 @@ def test_the_first_of_several_open_sessions_says_until_when(derive: Make) -> Non
     out.chains[0].add(Block(watermark=until))
     out.pull()
     assert out.rows(), "the watermark that is named ends a session"
+
+
+BEFORE = OUTER.replace(
+    "BETWEEN f.time_hour AND f.time_hour + INTERVAL 30 MINUTES",
+    "BETWEEN f.time_hour - INTERVAL 30 MINUTES AND f.time_hour",
+)
+MONTHS = "SELECT max(time_hour) AS event_time, count(*) AS n FROM flights GROUP BY date_trunc('month', time_hour)"
+RIGHT = OUTER.replace("SELECT f.", "SELECT w.").replace("LEFT", "RIGHT")
+WINDOWED = (
+    ("joined", OUTER),
+    "SELECT window.end AS event_time, count(*) AS n FROM joined GROUP BY window(event_time, '1 hour')",
+)
+EARLIER = (Block(rows=[reading(10 * MINUTE, 5.0)]),)  # of the other side: no row of its own comes out
+ONE = (Block(rows=[flight(50 * MINUTE, 70.0)]),)
+
+
+@pytest.mark.parametrize(
+    ("transform", "inputs", "until"),
+    [
+        (sql(COUNTS), {"flights": ONE}, HOUR),
+        (sql(MONTHS), {"flights": ONE}, 31 * 24 * HOUR),
+        (sql(OUTER), {"flights": ONE, "weather": ()}, HOUR + 20 * MINUTE + 1),
+        (sql(OUTER), {"flights": ONE, "weather": EARLIER}, HOUR + 20 * MINUTE + 1),
+        (sql(BEFORE), {"flights": ONE, "weather": EARLIER}, 50 * MINUTE + 1),
+        (sql(RIGHT), {"flights": (), "weather": EARLIER}, 10 * MINUTE + 1),
+        (sql(*WINDOWED), {"flights": ONE, "weather": EARLIER}, None),
+        (sql(RUNNING), {"flights": ONE}, 50 * MINUTE + 1),
+        (sql(AS_OF), {"flights": ONE, "weather": EARLIER}, 50 * MINUTE + 1),
+    ],
+)
+def test_what_is_held_comes_out_at_the_watermark_that_is_named(
+    derive: Make, transform: TransformSql, inputs: Mapping[str, Sequence[Block]], until: int | None
+) -> None:
+    out = derive(transform, **inputs)
+    told = pulled(out).held_until
+    assert told is not None
+    assert until is None or told == until
+    assert out.rows() == []
+    for chain in out.chains:
+        chain.add(Block(watermark=told - 1))
+    if until is not None:
+        assert pulled(out).held_until == told, "the same time is named again"
+        assert out.rows() == []
+    for chain in out.chains:
+        chain.add(Block(watermark=told))
+    after = pulled(out)
+    assert len(out.rows()) == 1
+    assert after.held == 0
+
+
+def pulled(out: Derivative) -> EngineProgress:
+    """Process what is new, and return the engine's last report."""
+    progress, execute = Progress(), out.transforms.execute
+    out.transforms = SimpleNamespace(execute=lambda request: execute(request, progress))
+    out.pull()
+    out.transforms = SimpleNamespace(execute=execute)
+    return progress.now

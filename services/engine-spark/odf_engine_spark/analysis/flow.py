@@ -28,6 +28,8 @@ class Flow:
     retention: Mapping[str, float] = field(default_factory=dict)
     """Retention by stream: how long after a record is complete a row that needs it may be complete."""
     late: Mapping[str, Lateness] = field(default_factory=dict)
+    shown: frozenset[str] = frozenset()
+    """Streams whose records give rows even without a partner in a join."""
     join_sides: tuple[Times, ...] = ()
     """Time columns by side of the join; those of the side that is complete last give the row's completion."""
     period: int = 1
@@ -80,6 +82,7 @@ class Flow:
             times=times,
             retention={name: retention + slack for name, retention in self.retention.items()},
             late=late,
+            shown=self.shown,
             join_sides=(times,),
             period=key.period,
             phase=int(key.span.upper),
@@ -115,6 +118,7 @@ def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: 
             is_retractable=result.is_retractable or other.is_retractable,
             retention=longest_retention(result.retention, other.retention),
             late=merged_lateness(result, other) if waits else {},
+            shown=result.shown | other.shown,
             misused=result.misused | other.misused,
             maybe={},
             period=result.period if (result.period, result.phase) == (other.period, other.phase) else 1,
@@ -189,12 +193,14 @@ def joined(
             maybe = {**maybe_here, **maybe_there}
             return replace(flow, times={**here, **there}, maybe=maybe, join_sides=join_sides), 0, 0
         case "LeftOuter":
-            flow = replace(flow, times=here, maybe={**maybe_here, **maybe_there, **there})
+            maybe = {**maybe_here, **maybe_there, **there}
+            flow = replace(flow, times=here, maybe=maybe, shown=left.shown)
         case "RightOuter":
-            flow = replace(flow, times=there, maybe={**maybe_here, **maybe_there, **here})
+            maybe = {**maybe_here, **maybe_there, **here}
+            flow = replace(flow, times=there, maybe=maybe, shown=right.shown)
         case "FullOuter":
             is_full = not left.maybe and not right.maybe
-            flow = replace(flow, maybe={**here, **there}, is_full=is_full)
+            flow = replace(flow, maybe={**here, **there}, is_full=is_full, shown=left.shown | right.shown)
         case _:
             flow = replace(flow, times=here, maybe=maybe_here, system=left.system)
     return flow, waits_left, waits_right

@@ -145,6 +145,7 @@ class _Reader:
             streams=frozenset({name}),
             times=raw,
             retention={name: 0},
+            shown=frozenset({name}),
             join_sides=(raw,),
             system={columns[column]: column for column in meaning.system},
         )
@@ -354,6 +355,7 @@ class _Reader:
             streams=frozenset({stream}),
             times=times,
             retention={stream: 0},
+            shown=frozenset({stream}),
             join_sides=(times,),
             late={stream: STRICT},
         )

@@ -172,18 +172,22 @@ class Segment:
         return fed
 
     def _report_held(self, stream: str, complete: Numbers, now: int, progress: Progress) -> None:
-        """Count the records that results may still need which are not emitted yet; LATE keeps more, for corrections."""
+        """Count the records that results may still need which are not emitted yet; LATE keeps more, for corrections.
+
+        At the watermark that is reported for a record all of its rows are out, also the one that has found no partner.
+        """
         retention, rule = self.flow.retention[stream], self.flow.late[stream]
         if retention == FOREVER:  # of an unbounded join: emitted as soon as both sides are complete
             ends = complete
-        elif retention == rule.size - 1 and not rule.unit:
+        elif retention == rule.size - 1:  # one window
             ends = last_ends(complete - 1, rule)
         else:
-            ends = np.where(complete > now, complete, complete + int(retention))
+            ends = complete + int(retention)
         held = ends[ends > now]
         if len(held):
             by = self.holder or ("a window" if rule.size > 1 or rule.unit else "a join")
-            progress.hold(len(held), -(-int(held.min()) // 1000), by)  # rounded up to milliseconds
+            until = -(-int(held.min()) // 1000)  # rounded up to milliseconds
+            progress.hold(len(held), until, by, is_shown=stream in self.flow.shown)
 
     def place(self, stream: str) -> str:
         """Return the name of a stream's records in the state."""

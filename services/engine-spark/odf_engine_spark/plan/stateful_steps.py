@@ -248,7 +248,7 @@ def _as_of_side(
         complete = plans.fresh(COMPLETE)
         timed = plans.with_column(timed, complete, f"{hidden[COMPLETE]} + {int(node.waits[0])}L")
         hidden = {COMPLETE: complete}
-    flow = replace(child.flow, waits=True)
+    flow = replace(child.flow, waits=True, shown=child.flow.shown if side == 0 else frozenset())
     if side == 0:
         flow = replace(
             flow,

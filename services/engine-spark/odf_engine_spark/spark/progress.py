@@ -23,6 +23,7 @@ class Progress:
         self._is_cancelled = False
         self.lacks_memory = False
         """Whether the request is ended since it fills the heap."""
+        self._is_first_shown = False
 
     @property
     def now(self) -> EngineProgress:
@@ -42,10 +43,17 @@ class Progress:
         with self._guard:
             self._now = replace(self._now, late=self._now.late + rows)
 
-    def hold(self, rows: int, until: int, by: str) -> None:
-        """Count rows that a step keeps for results that depend on the watermark, the first `until` one (ms)."""
+    def hold(self, rows: int, until: int, by: str, *, is_shown: bool = True) -> None:
+        """Count rows that a step keeps for results that depend on the watermark, the first `until` one (ms).
+
+        Those that come out (`is_shown`) say until when, if there are any: others are only partners of a join.
+        """
         with self._guard:
-            first = until if self._now.held_until is None else min(until, self._now.held_until)
+            first = self._now.held_until
+            if first is None or is_shown > self._is_first_shown:
+                first, self._is_first_shown = until, is_shown
+            elif is_shown == self._is_first_shown:
+                first = min(until, first)
             steps = [step for step in self._now.held_by.split(" and ") if step]
             self._now = replace(
                 self._now,
