@@ -132,7 +132,8 @@ def test_a_watermark_in_the_future_is_named_once_records_follow_with_the_block_t
     assert f"`odf reset cities {good.head} --force`" in summary.remedy
     assert "`odf pull --reset-derivatives cities`" in summary.remedy
     assert summary.remedy.startswith(
-        "if such times are meant, as in forecasts: `odf source set cities maxFuture=none`, "
+        "if such times are meant, as in forecasts: the next records raise it again, once "
+        "`odf source show cities` says maxFuture=none; if that time is wrong: "
     )
     assert not listed(node, "cities.copy").problem
 

@@ -161,8 +161,8 @@ def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Time
     if found is not None and not found.is_followed:
         return None
     remedy = (
-        f"if such times are meant, as in forecasts: `odf source set {handle.alias} maxFuture=none`, and the next "
-        f"records raise it again; {_lower(datasets, handle, found)}"
+        "if such times are meant, as in forecasts: the next records raise it again, once "
+        f"`odf source show {handle.alias}` says maxFuture=none; {_lower(datasets, handle, found)}"
     )
     which = "" if found is None else f" since block {found.number}"
     text = f"its watermark is in the future, {state.watermark}{which}: records before that are late"
