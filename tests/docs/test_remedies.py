@@ -99,7 +99,6 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_chain_problems.py"
         "::test_a_dataset_that_is_from_the_future_as_a_whole_can_only_be_deleted"
     ),
-    "odf_coordinator/catalog/chain_problems.py _watermark_in_future": FUTURE,
     "odf_coordinator/catalog/chain_problems.py query_remedy": f"{UPGRADE}::test_all_others_are_upgraded_at_once",
     "odf_coordinator/catalog/registry.py HeadMissing.advice": REFS,
     "odf_coordinator/catalog/registry.py ReferenceUnknown.advice": REFS,
