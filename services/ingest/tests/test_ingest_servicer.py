@@ -24,7 +24,7 @@ from odf_common.proto.odf.node.v1 import ingest_pb2 as wire
 from odf_ingest.api import grpc_servicer
 from odf_ingest.api.grpc_servicer import IngestServicer, reports_of
 from odf_ingest.api.lookup import PushTargets
-from odf_ingest.commit.watermark import Lateness
+from odf_ingest.commit.watermark import FutureRecord, Lateness
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
@@ -357,7 +357,9 @@ def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, ben
         next_poll="2021",
         waiting=0,
         settings=settings,
-        late=Lateness(count=2, most=61_000),
+        late=Lateness(
+            count=2, most=61_000, future=3, first_future=FutureRecord(offset=7, time=Timestamp(0))
+        ),
     )
     changes: list[object] = []
     servicer.given.show = lambda entry, name: [source] if entry.dataset_id == bench.dataset else []
@@ -390,6 +392,7 @@ def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, ben
         )
         assert one.HasField("waiting")
         assert (one.late.records, one.late.most, one.late.proposed_delay) == (2, "1m1s", "2m")
+        assert one.future == wire.FutureRecords(records=3, offset=7, time="1970-01-01T00:00:00Z")
     assert changes == [("default", {"watermarkDelay": "1h"})]
 
 

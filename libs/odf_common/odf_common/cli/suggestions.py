@@ -13,7 +13,7 @@ from odf_common.errors import nearest
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords
+    from odf_common.proto.odf.node.v1.ingest_pb2 import FutureRecords, LateRecords
 
 
 SYNONYMS: Final = {
@@ -75,6 +75,14 @@ class NameChoice(click.ParamType):
         return [
             CompletionItem(name) for key, name in self._names.items() if key.startswith(incomplete.lower())
         ]
+
+
+def future_remark(future: "FutureRecords") -> str:
+    """Return how many records are too far in the future to raise the watermark, and which is the first."""
+    return (
+        f"records later than now by more than maxFuture, which do not raise the watermark: {future.records}, "
+        f"the first at offset {future.offset} with {future.time}"
+    )
 
 
 def late_remark(late: "LateRecords", dataset: str, source: str) -> str:

@@ -291,6 +291,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 waiting=source.waiting,
                 settings=source.settings.shown(),
                 late=_late(source.late),
+                future=_future(source.late),
                 changed=source.settings.chosen(),
             )
             for source in self._control.show(entry, name)
@@ -342,6 +343,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             rejected=len(outcome.rejected),
             rejected_reason=outcome.rejected[0].reason if outcome.rejected else "",
             late=_late(outcome.late),
+            future=_future(outcome.late),
         )
 
     def _entry(self, ref: str) -> CatalogEntry:
@@ -410,6 +412,14 @@ def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.Reje
 
 def _late(late: Lateness) -> ingest_pb2.LateRecords | None:
     return _counted(late) if late.count else None
+
+
+def _future(late: Lateness) -> ingest_pb2.FutureRecords | None:
+    if late.first_future is None:
+        return None
+    return ingest_pb2.FutureRecords(
+        records=late.future, offset=late.first_future.offset, time=str(late.first_future.time)
+    )
 
 
 def _counted(late: Lateness) -> ingest_pb2.LateRecords:

@@ -27,7 +27,7 @@ from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import Position
-from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, lateness_of, watermark_of
+from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, future_of, lateness_of, watermark_of
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.kept_index import SliceRecords
 from odf_ingest.merge import History, MergeResult, key_columns, merge
@@ -149,6 +149,7 @@ class Drafter:
             self._blobs.put_file(state.dataset_id, ObjectKind.DATA, data.physical_hash, file)
         records = SliceRecords(records=table, keys=merged.keys)
         late = lateness_of(merged, column, state.watermark, now)
+        late = late.plus(future_of(merged, column, settings, now, state.next_offset))
         return replace(draft, slice=(data.physical_hash, records), late=late)
 
     def _proposal(self, state: ChainState, events: Sequence[KnownEvent], system_time: Timestamp) -> Draft:

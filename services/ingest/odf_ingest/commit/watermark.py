@@ -29,13 +29,24 @@ NewWatermark = int | Literal["held"] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FutureRecord:
+    """The offset and the event time of a record that is too far in the future to raise the watermark."""
+
+    offset: int
+    time: Timestamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How many records are late, and by how much the latest of them (ms)."""
+    """How many records are late, and by how much the latest of them (ms); and how many do not raise the watermark."""
 
     count: int = 0
     most: int = 0
     is_watermark_in_future: bool = False
     """Then no delay would have helped: the watermark is wrong, not the order of the records."""
+    future: int = 0
+    """How many are too far in the future to raise the watermark."""
+    first_future: FutureRecord | None = None
 
     def plus(self, other: "Lateness") -> "Lateness":
         """Return both together."""
@@ -43,6 +54,8 @@ class Lateness:
             count=self.count + other.count,
             most=max(self.most, other.most),
             is_watermark_in_future=self.is_watermark_in_future or other.is_watermark_in_future,
+            future=self.future + other.future,
+            first_future=self.first_future or other.first_future,
         )
 
 
@@ -87,6 +100,24 @@ def greatest_counted(
     return result
 
 
+def future_of(
+    merged: MergeResult, column: str, settings: SourceSettings, now: Timestamp, first_offset: int
+) -> Lateness:
+    """Return how many new records are too far in the future to raise the watermark, with the first of them."""
+    latest = latest_counted(settings, now)
+    if latest is None or len(merged.records) == 0:
+        return NONE_LATE
+    times = event_times(merged.records, column)
+    is_far = np.asarray(pc.fill_null(pc.greater(times, latest), fill_value=False))
+    if merged.ops is not None:
+        is_far &= np.isin(np.asarray(merged.ops), (Operation.APPEND, Operation.CORRECT_TO))
+    if not is_far.any():
+        return NONE_LATE
+    place = int(is_far.argmax())
+    first = FutureRecord(offset=first_offset + place, time=Timestamp.from_ms(times[place].as_py()))
+    return Lateness(future=int(is_far.sum()), first_future=first)
+
+
 def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, now: Timestamp) -> Lateness:
     """Return how many records are older than the watermark before them.
 
@@ -126,15 +157,15 @@ _NEXT: Final = {MINUTE_MS: 60, HOUR_MS: 24, DAY_MS: 1}
 
 
 class LateRecords:
-    """Late records by source since the process started; thread-safe."""
+    """Late records, and those too far in the future, by source since the process started; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lateness: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
 
     def add(self, dataset: DatasetId, source: str, late: Lateness) -> None:
-        """Count the late records of a committed batch."""
-        if late.count:
+        """Count those of a committed batch."""
+        if late.count or late.future:
             with self._lock:
                 self._lateness[dataset, source] = self._lateness[dataset, source].plus(late)
 

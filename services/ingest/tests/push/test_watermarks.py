@@ -18,6 +18,7 @@ from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import (
     KEEP_WATERMARK,
+    FutureRecord,
     Lateness,
     LateRecords,
     latest_counted,
@@ -192,18 +193,36 @@ def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
     assert snapshot((1, "b", HOURS[1]), (3, "a", HOURS[8])).late == Lateness(count=1, most=HOUR_MS)
 
 
+FAR = "2999-01-01T00:00:00Z"
+
+
 def future(hours: int) -> str:
     return (datetime.now(UTC) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def test_by_default_one_wrong_clock_makes_no_record_late(make_bench: Any) -> None:
     topic = Topic(make_bench())
-    for time in (HOURS[1], "2999-01-01T00:00:00Z", HOURS[2], HOURS[3]):
-        assert topic.publish({0: [time]}).late == Lateness()
+    for time in (HOURS[1], FAR, HOURS[2], HOURS[3]):
+        assert topic.publish({0: [time]}).late.count == 0
     assert topic.watermark == HOURS[3]
     tomorrow = future(23)
     topic.publish({0: [tomorrow]})
     assert topic.watermark == tomorrow
+
+
+def test_records_too_far_in_the_future_are_counted_and_the_first_is_named(make_bench: Any) -> None:
+    topic = Topic(make_bench())
+    assert topic.publish({0: [HOURS[1], HOURS[2]]}).late.future == 0
+    late = topic.publish({0: [HOURS[9], FAR, "2998-01-01T00:00:00Z"]}).late
+    first = FutureRecord(offset=3, time=Timestamp.parse("2998-01-01T00:00:00Z"))  # a batch is sorted by time
+    assert late == Lateness(future=2, first_future=first)
+    assert topic.bench.rows()[first.offset]["event_time"].year == 2998
+    topic.publish({0: [FAR]})
+    assert topic.bench.queues.late.of(topic.bench.dataset, "default") == Lateness(
+        future=3, first_future=first
+    )
+    topic.configure(maxFuture="none")
+    assert topic.publish({0: [FAR]}).late == Lateness()
 
 
 def test_no_delay_is_proposed_while_the_watermark_is_in_the_future(make_bench: Any) -> None:

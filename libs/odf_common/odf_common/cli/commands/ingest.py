@@ -19,7 +19,7 @@ from odf_common.cli import clients
 from odf_common.cli.exit_codes import ExitCode, keeping_interrupts
 from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_rows, progress, remark
-from odf_common.cli.suggestions import late_remark
+from odf_common.cli.suggestions import future_remark, late_remark
 from odf_common.cli.user_input import TIME, read_options, remark_on_typing, with_read_options
 from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run
@@ -179,6 +179,8 @@ def _remark_on(result: _Result, dataset: str, source: str) -> None:
     reply = result.reply
     if reply is None:
         return
+    if reply.HasField("future"):
+        remark(f"{_named(result.file)}: {future_remark(reply.future)}")
     if reply.HasField("late"):
         remark(f"{_named(result.file)}: {late_remark(reply.late, dataset, source)}")
     if reply.rejected:

@@ -12,7 +12,7 @@ from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object, print_rows, remark
-from odf_common.cli.suggestions import CommandGroup, late_remark
+from odf_common.cli.suggestions import CommandGroup, future_remark, late_remark
 from odf_common.cli.user_input import STDIN, Parsed, enter_secret
 from odf_common.dataset.resume_position import checked_position
 from odf_common.errors import OdfError
@@ -229,6 +229,8 @@ def _print(reply: SourcesReply, dataset: str, output: str) -> None:
         for source in reply.sources:
             if source.advice:
                 remark(f"{source.name}: {source.advice}")
+            if source.HasField("future"):
+                remark(f"{source.name}: {future_remark(source.future)}")
             if source.HasField("late"):
                 is_only = len(reply.sources) == 1 and source.name == DEFAULT_SOURCE
                 remark(f"{source.name}: {late_remark(source.late, dataset, '' if is_only else source.name)}")
@@ -250,6 +252,9 @@ def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:
         "late": source.late.records,
         "lateBy": source.late.most or None,
         "proposedDelay": source.late.proposed_delay or None,
+        "future": source.future.records,
+        "futureOffset": source.future.offset if source.future.records else None,
+        "futureTime": source.future.time or None,
         "next": next_,
         "nextPoll": source.next_poll or None,
         "settings": dict(sorted(source.settings.items())),
