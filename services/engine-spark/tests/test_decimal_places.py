@@ -172,3 +172,10 @@ def test_accepted_results_and_those_of_proposed_casts_are_exact(engine: EngineCl
             assert answer == exact
 
     assert accepted > 30
+
+
+def test_a_lambda_variable_has_the_name_that_was_written(engine: EngineClient, money: QueryTable) -> None:
+    answer = asked(engine, money, "transform(array(amount), price -> price * rate)[0]")
+    assert isinstance(answer, str)
+    assert "price * t.rate loses decimal places" in answer
+    assert "lambda" not in answer

@@ -19,6 +19,7 @@ _SIGNS: Final = {"Multiply": "*", "Divide": "/", "Add": "+", "Subtract": "-"}
 # What gives decimals without a type that names them
 _SOURCES: Final = ("decimal", "ToNumber", "SecondWithFraction")
 _TYPE: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_VARIABLE: Final = "NamedLambdaVariable"
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
 
@@ -149,7 +150,11 @@ def _text(expression: Java, is_written: Java) -> str:
     is_cast = expression.getClass().getSimpleName() == "Cast"
     if is_cast and not expression.getTagValue(is_written).isDefined():
         return _text(expression.child(), is_written)
-    return str(expression.sql())
+    # Spark prints a variable of a lambda without its name, in the order of the children.
+    variables = (
+        part for part in _with_children(expression) if part.getClass().getSimpleName() == _VARIABLE
+    )
+    return re.sub(rf"{_VARIABLE}\(\)", lambda _: str(next(variables).name()), str(expression.sql()), flags=re.I)
 
 
 def _with_children(node: Java) -> Iterator[Java]:
