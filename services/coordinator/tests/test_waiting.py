@@ -95,3 +95,18 @@ def test_records_that_wait_for_a_time_in_the_future_name_the_way_back(node: Coor
     assert f"`odf reset cities {good.head} --force`" in wait.remedy
     node.editor.reset("cities", good.head, is_forced=True)
     assert node.find("cities").state.watermark == good.watermark
+
+
+def test_a_held_record_of_the_future_does_not_ask_for_a_lower_watermark(node: Coordinator) -> None:
+    node_with(node, root("cities", COLUMNS), root("towns", COLUMNS), BOTH)
+    far = Timestamp.parse("2099-01-01T00:00:00Z")
+    node.engine.progress = [EngineProgress(held=1, held_until=far.ms, held_by="a join")]
+    node.push("towns", "Ely", minute=5)
+    node.work()
+
+    wait = wait_of(node, "both")
+
+    assert wait is not None
+    assert wait.remedy.startswith("2099-01-01T00:00:00Z is in the future: a record has such a time")
+    assert "odf reset" not in wait.remedy
+    assert "maxFuture" not in wait.remedy

@@ -82,6 +82,9 @@ class Waiting:
         """Return what helps if records are held until a time that no input has yet; empty if `until` is none."""
         if until is None or not is_in_future(until, self.latest_time()):
             return ""
+        watermark = ahead.state.watermark
+        if watermark is None or not is_in_future(watermark, self.latest_time()):
+            return f"{until} is in the future: a record has such a time; others come out without it"
         text = f"{until} is in the future: if {ahead.alias} has such times by intention, rows follow then"
         if ahead.is_derivative or not self.datasets.has_key(ahead.id):
             return f"{text}; if that time is wrong, it is corrected where {ahead.alias} is written"
