@@ -7,6 +7,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.time_format import time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_lines import parse_objects
+from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats
 from odf_ingest.read.types.times import to_dates, to_timestamps
 
@@ -181,3 +182,10 @@ def test_a_zone_does_not_move_a_timestamp_past_the_range_of_nanoseconds() -> Non
     formats = TimeFormats(timestamp="%Y-%m-%dT%H:%M:%S%z")
     with pytest.raises(InvalidInput, match="column at"):
         parse_objects([b'{"at": "2262-04-11T23:40:00-05:00"}'], schema, formats)
+
+
+@pytest.mark.parametrize("unit", ["s", "us"])
+def test_a_time_that_is_too_late_for_a_column_and_for_every_reader_is_named_with_its_year(unit: str) -> None:
+    times = pa.chunked_array([pa.array([0, 2**62], pa.timestamp(unit))])
+    with pytest.raises(InvalidInput, match=r"column a: \+\d+-\d\d-\d\dT.* is outside of the years"):
+        convert_column(times, pa.field("a", pa.timestamp("ns", "UTC")), TimeFormats())
