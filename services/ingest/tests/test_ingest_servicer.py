@@ -357,9 +357,7 @@ def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, ben
         next_poll="2021",
         waiting=0,
         settings=settings,
-        late=Lateness(
-            count=2, most=61_000, future=3, first_future=FutureRecord(offset=7, time=Timestamp(0))
-        ),
+        late=Lateness(count=2, most=61_000, future=3, first_future=FutureRecord(offset=7, time=Timestamp(0))),
     )
     changes: list[object] = []
     servicer.given.show = lambda entry, name: [source] if entry.dataset_id == bench.dataset else []

@@ -136,9 +136,9 @@ class EngineProgress:
 
     `late` is the number of rows so far that were too late for their windows, and were dropped. `held` is the number of
     rows that the new checkpoint keeps for results that depend on the watermark, and `held_until` the earliest watermark
-    with which all rows of one of them are out (ms of event time; None if unknown); partners of an outer join, which have
-    no row of their own, count only if nothing else is held. `held_by` names the steps of the query that keep them, such
-    as a window; empty if the engine does not say.
+    with which all rows of one of them are out (ms of event time; None if unknown); partners of an outer join, which
+    have no row of their own, count only if nothing else is held. `held_by` names the steps of the query that keep them,
+    such as a window; empty if the engine does not say.
     """
 
     stage: str = ""

@@ -20,6 +20,7 @@ _SIGNS: Final = {"Multiply": "*", "Divide": "/", "Add": "+", "Subtract": "-"}
 _SOURCES: Final = ("decimal", "ToNumber", "SecondWithFraction")
 _TYPE: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)")
 _VARIABLE: Final = "NamedLambdaVariable"
+_PRINTED_VARIABLE: Final = re.compile(r"namedlambdavariable\(\)")
 _CAST: Final = "org.apache.spark.sql.catalyst.expressions.Cast"
 
 
@@ -151,10 +152,8 @@ def _text(expression: Java, is_written: Java) -> str:
     if is_cast and not expression.getTagValue(is_written).isDefined():
         return _text(expression.child(), is_written)
     # Spark prints a variable of a lambda without its name, in the order of the children.
-    variables = (
-        part for part in _with_children(expression) if part.getClass().getSimpleName() == _VARIABLE
-    )
-    return re.sub(rf"{_VARIABLE}\(\)", lambda _: str(next(variables).name()), str(expression.sql()), flags=re.I)
+    variables = (part for part in _with_children(expression) if part.getClass().getSimpleName() == _VARIABLE)
+    return _PRINTED_VARIABLE.sub(lambda _: str(next(variables).name()), str(expression.sql()))
 
 
 def _with_children(node: Java) -> Iterator[Java]:

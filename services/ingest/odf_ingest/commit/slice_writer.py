@@ -27,7 +27,14 @@ from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
 from odf_ingest.commit.position import Position
-from odf_ingest.commit.watermark import NONE_LATE, Lateness, NewWatermark, future_of, lateness_of, watermark_of
+from odf_ingest.commit.watermark import (
+    NONE_LATE,
+    Lateness,
+    NewWatermark,
+    future_of,
+    lateness_of,
+    watermark_of,
+)
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
 from odf_ingest.history.kept_index import SliceRecords
 from odf_ingest.merge import History, MergeResult, key_columns, merge

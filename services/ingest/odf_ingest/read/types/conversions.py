@@ -125,7 +125,9 @@ def _leaf(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormat
         raise InvalidInput(where=where, text=str(error)) from error
     except (pa.ArrowException, ValueError) as error:
         first = first_refused(values, convert)
-        require_known_years(pa.chunked_array([values.slice(first, 1)]), where)  # Arrow cannot print such a time
+        require_known_years(
+            pa.chunked_array([values.slice(first, 1)]), where
+        )  # Arrow cannot print such a time
         value = _value_of(values[first])
         raise InvalidInput(where=where, text=misfit_text(value, source, target)) from error
 
