@@ -130,7 +130,9 @@ BEFORE = OUTER.replace(
     "BETWEEN f.time_hour AND f.time_hour + INTERVAL 30 MINUTES",
     "BETWEEN f.time_hour - INTERVAL 30 MINUTES AND f.time_hour",
 )
-MONTHS = "SELECT max(time_hour) AS event_time, count(*) AS n FROM flights GROUP BY date_trunc('month', time_hour)"
+MONTHS = (
+    "SELECT max(time_hour) AS event_time, count(*) AS n FROM flights GROUP BY date_trunc('month', time_hour)"
+)
 RIGHT = OUTER.replace("SELECT f.", "SELECT w.").replace("LEFT", "RIGHT")
 WINDOWED = (
     ("joined", OUTER),
