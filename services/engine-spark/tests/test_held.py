@@ -179,7 +179,7 @@ def test_what_is_held_comes_out_at_the_watermark_that_is_named(
 def pulled(out: Derivative) -> EngineProgress:
     """Process what is new, and return the engine's last report."""
     progress, execute = Progress(), out.transforms.execute
-    out.transforms = SimpleNamespace(execute=lambda request: execute(request, progress))
+    out.transforms = SimpleNamespace(execute=lambda request: execute(request, progress))  # type: ignore[call-arg]
     out.pull()
     out.transforms = SimpleNamespace(execute=execute)
     return progress.now
