@@ -58,7 +58,7 @@ def test_a_part_that_is_frozen_is_named_with_since_when_and_with_what_waits_for_
         assert f"{part}, since " in shown
         assert f"is degraded; cannot reach {part}" in shown
     node.eventually(lambda: all(one["state"] == "ready" for one in states(node).values()), NOTICED)
-    assert not list((node.home / "outages").glob("*.json"))
+    node.eventually(lambda: not list((node.home / "outages").glob("*.json")), NOTICED)
 
 
 @pytest.mark.parametrize("part", ["kafka", "coordinator", "ingest"])

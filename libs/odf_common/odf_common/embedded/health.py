@@ -48,7 +48,10 @@ def located_node(settings: Settings) -> Node:
     node = find_node(settings)
     if not node.services and not node.parts:
         node = replace(node, services=asyncio.run(_configured(settings)), parts=_configured_parts(settings))
-    return with_outages(node, read_outages(settings.home))
+    used = {part.name for part in (*node.services, *node.parts)} | {"kafka", "redis", "store"}
+    used |= {name for name, field in ADDRESSES.items() if getattr(settings, field) is not None}
+    # A node may run without services that it does not need, such as the engine.
+    return with_outages(node, [one for one in read_outages(settings.home) if one.part in used])
 
 
 def with_outages(node: Node, outages: Sequence[Outage]) -> Node:

@@ -1,6 +1,6 @@
 """Notices which parts of the node a service cannot reach, and since when, for `odf status`, the log and the metrics.
 
-It asks every part that the service uses every two seconds. An answer takes at most 2.5 seconds, and two in a row must
+It asks every part that the service uses every three seconds. An answer takes at most two seconds, and two in a row must
 be missing, so an outage is known within ten seconds, and a busy part is none.
 """
 
@@ -29,8 +29,8 @@ from odf_common.service.settings import ENGINE, Settings
 
 log = structlog.stdlib.get_logger(__name__)
 
-CHECK_SECONDS: Final = 2.0  # between two checks of a part
-CHECK_TIMEOUT_SECONDS: Final = 2.5
+CHECK_SECONDS: Final = 3.0  # between two checks of a part
+CHECK_TIMEOUT_SECONDS: Final = 2.0
 MIN_FAILURES: Final = 2  # in a row
 UNREACHABLE: Final = Gauge(
     "odf_unreachable_seconds",

@@ -32,7 +32,7 @@ from confluent_kafka.admin import (
 )
 
 from odf_common.adapters.kafka.client_config import (
-    administering,
+    common,
     new_admin_client,
     note_connected,
     unavailable,
@@ -319,7 +319,7 @@ def _client(cluster: KafkaCluster) -> "tuple[AdminClient, _Refusal]":
     itself, librdkafka would abort the whole process (confluent-kafka-python, pull request 2131).
     """
     refusal = _Refusal()
-    return new_admin_client({**administering(cluster), "error_cb": refusal.note}), refusal
+    return new_admin_client({**common(cluster), "error_cb": refusal.note}), refusal
 
 
 class _Refusal:

@@ -88,11 +88,6 @@ def common(cluster: KafkaCluster) -> Config:
     }
 
 
-def administering(cluster: KafkaCluster) -> Config:
-    """Return the configuration of an administrator's client, which asks rarely: no question meets an old connection."""
-    return {**common(cluster), "connections.max.idle.ms": IDLE_MS}
-
-
 def new_consumer(config: Mapping[str, Any]) -> Consumer:
     """Return a consumer with a configuration of `consuming`."""
     return Consumer({**config}, logger=LOGGER)
@@ -104,7 +99,7 @@ def new_producer(config: Mapping[str, Any]) -> Producer:
 
 
 def new_admin_client(config: Mapping[str, Any]) -> AdminClient:
-    """Return an administrator's client with a configuration of `administering`."""
+    """Return an administrator's client with the configuration of all clients."""
     return AdminClient({**config}, logger=LOGGER)
 
 
