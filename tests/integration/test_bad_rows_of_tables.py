@@ -25,7 +25,7 @@ TABLE = pa.table(
 TOO_FINE = "has a finer fraction than its column, and the source has finerTimes=refuse; declare more digits, or STRING"
 REASONS = [
     f"row 2: column at: '2026-01-01 12:30:00.000001Z' {TOO_FINE}",
-    "row 3: column id: is null; a value of BIGINT is required",
+    "row 3: column id: null is not allowed; a value of BIGINT is required",
     "row 4: column at: null is not allowed; a value of TIMESTAMP(3) is required",
     "row 5: column price: 1.005 is not a value of DECIMAL(6, 2); declare more digits, or DOUBLE",
 ]

@@ -102,7 +102,7 @@ def test_bad_rows_of_a_batch_are_left_out_and_counted_once(make_client: Callable
     times = pa.array([0, None, 0], pa.timestamp("ms", "UTC"))
     parts = (batch(0, arrow(1, 2, 3, event_time=times)), batch(1, arrow(4)))
     _, first, second = client.push(*parts)
-    why = "row 2: column event_time: is null; a value of TIMESTAMP(3) is required"
+    why = "row 2: column event_time: null is not allowed; a value of TIMESTAMP(3) is required"
     assert (first.records, first.rejected, first.rejected_reason) == (2, 1, why)
     assert (second.records, second.rejected, second.rejected_reason) == (1, 0, "")
     _, again, _ = client.push(*parts)
@@ -116,7 +116,7 @@ def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(
 ) -> None:
     client = make_client()
     without = {"event_time": pa.nulls(2, pa.timestamp("ms", "UTC"))}
-    with pytest.raises(InvalidInput, match="batch 0: row 1: column event_time: is null"):
+    with pytest.raises(InvalidInput, match="batch 0: row 1: column event_time: null is not allowed"):
         list(client.push(batch(0, arrow(1, 2, **without)), stream_id="other"))
     first, *acks = client.push(
         batch(0, arrow(1, 2, **without)),

@@ -107,7 +107,7 @@ def _nulls(values: pa.ChunkedArray, target: pa.Field, most: int) -> dict[int, st
     if target.nullable or not values.null_count:
         return {}
     rows = np.flatnonzero(pc.is_null(values).to_numpy())[:most]
-    why = f"column {target.name}: is null; a value of {type_name(target.type)} is required"
+    why = f"column {target.name}: null is not allowed; a value of {type_name(target.type)} is required"
     return dict.fromkeys(map(int, rows), why)
 
 

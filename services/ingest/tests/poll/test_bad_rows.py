@@ -271,7 +271,7 @@ def test_bad_rows_of_a_table_are_rejected(make_polled: Any, poll: Any, tmp_path:
     table = pa.table({"id": [1, None, 3, 4], "price": ["1.5", "2", "cheap", None]})
     pq.write_table(table, tmp_path / "a.parquet")
     reasons = [
-        "a.parquet, row 2: column id: is null; a value of BIGINT is required",
+        "a.parquet, row 2: column id: null is not allowed; a value of BIGINT is required",
         "a.parquet, row 3: column price: 'cheap' is not a value of DOUBLE; write a number in its range, or declare STRING",
     ]
     with pytest.raises(InvalidInput) as caught:
@@ -319,7 +319,7 @@ MQTT = FetchStepMqtt(host="h", port=1, topics=(MqttTopicSubscription(path="a"),)
 def test_bad_rows_of_a_polled_message_that_is_a_table_are_rejected(make_polled: Any) -> None:
     bench = make_polled(MQTT, read=ReadStepParquet(ddl_schema=DDL))
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
-    reason = "topic a: row 2: column id: is null; a value of BIGINT is required"
+    reason = "topic a: row 2: column id: null is not allowed; a value of BIGINT is required"
     with pytest.raises(InvalidInput, match=f"^{reason}$"):
         commit_message(bench, id=[1, None, 3])
     rejecting(bench, max_rejected_share=0.3)
@@ -331,7 +331,7 @@ def test_bad_rows_of_a_polled_message_that_is_a_table_are_rejected(make_polled: 
     rejected = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
     (letter,) = bench.open_letters(rejected)
     assert (letter.location, letter.reason) == ("0/0", f"mqtt://h, {reason}")
-    with pytest.raises(CannotRetry, match="message 0/0 cannot be retried: column id: is null"):
+    with pytest.raises(CannotRetry, match="message 0/0 cannot be retried: column id: null is not allowed"):
         rejected.retry(bench.dataset, [])
 
 

@@ -65,7 +65,7 @@ def test_bad_rows_of_a_message_are_dead_letters_that_are_read_again(make_bench: 
         broker.logs[TOPIC, 0] += [ipc(id=[1]), ipc(id=[2, None]), ipc(id=[3, 4, 5], at=finer), ipc(id=[6])]
         node.drain()
         assert node.ids == [1, 2, 5, 6]
-        is_null = "column id: is null; a value of BIGINT is required"
+        is_null = "column id: null is not allowed; a value of BIGINT is required"
         reasons = [one.reason.partition("Z'")[0] for one in bench.coordinator.letters]
         assert reasons == [
             f"message 0/1 of topic {TOPIC}, row 2: {is_null}",
@@ -91,7 +91,7 @@ def test_a_message_with_a_bad_row_stops_a_source_that_is_to_stop_and_is_skipped_
     read_from_start(bench, badRecords="stop")
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [ipc(id=[1]), ipc(id=[2, None]), ipc(id=[3])]
-        with pytest.raises(SourceStopped, match="row 2: column id: is null; a value of BIGINT is required"):
+        with pytest.raises(SourceStopped, match="row 2: column id: null is not allowed; a value of BIGINT is required"):
             node.drain()
         assert node.ids == [1]
         assert control(node).skip(entry(node), "").place == (0, 1)

@@ -162,6 +162,6 @@ def test_a_file_of_which_the_query_makes_records_without_a_key_is_refused_whole(
     make_bench: Any, tmp_path: Path
 ) -> None:
     bench = a_bench(make_bench, null_where("id", 2))
-    with pytest.raises(InvalidInput, match=r"record 2 of the query's output: column id: is null"):
+    with pytest.raises(InvalidInput, match=r"record 2 of the query's output: column id: null is not allowed"):
         push(bench, tmp_path / "batch", LINES)
     assert bench.rows() == []

@@ -234,7 +234,7 @@ def test_bad_rows_of_a_table_are_dead_letters_that_are_read_again(
     assert (made.ids, outcome.count) == ([1], 1)
     reasons = [
         "row 2: column day: 'soon' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
-        "row 3: column id: is null; a value of BIGINT is required",
+        "row 3: column id: null is not allowed; a value of BIGINT is required",
         f"row 4: column at: {TOO_FINE}",
     ]
     assert [one.reason for one in outcome.rejected] == reasons
@@ -255,7 +255,7 @@ def test_a_row_of_a_table_without_an_event_time_is_rejected_and_stays_so(pushing
     made = pushing(read=ReadStepParquet(ddl_schema=("id BIGINT", "event_time TIMESTAMP(3)")))
     times = pa.array([None, FINER, None], pa.timestamp("us", "UTC"))
     outcome = made.push(parquet(id=[1, 2, 3], event_time=times))
-    why = "column event_time: is null; a value of TIMESTAMP(3) is required"
+    why = "column event_time: null is not allowed; a value of TIMESTAMP(3) is required"
     assert (made.ids, [one.reason for one in outcome.rejected]) == ([2], [f"row 1: {why}", f"row 3: {why}"])
     with pytest.raises(CannotRetry, match=f"row/0 cannot be retried: {re.escape(why)}"):
         made.retry()
@@ -266,8 +266,8 @@ def test_a_row_of_a_table_without_an_event_time_is_rejected_and_stays_so(pushing
     ("columns", "more", "why"),
     [
         ({"id": [1, 2], "day": ["x", "y"]}, {}, r"^row 1: column day: 'x' is not a value of DATE"),
-        ({"id": [1, None]}, {"bad_records": BadRecords.STOP}, r"^row 2: column id: is null"),
-        ({"id": [None, None]}, {}, r"^row 1: column id: is null"),
+        ({"id": [1, None]}, {"bad_records": BadRecords.STOP}, r"^row 2: column id: null is not allowed"),
+        ({"id": [None, None]}, {}, r"^row 1: column id: null is not allowed"),
         ({"id": [1, None], "day": ["x", None]}, {}, r"^row [12]: column "),
         ({"day": ["2024-01-01"]}, {}, r"^column id: is missing"),
     ],
