@@ -91,7 +91,9 @@ def test_a_message_with_a_bad_row_stops_a_source_that_is_to_stop_and_is_skipped_
     read_from_start(bench, badRecords="stop")
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [ipc(id=[1]), ipc(id=[2, None]), ipc(id=[3])]
-        with pytest.raises(SourceStopped, match="row 2: column id: null is not allowed; a value of BIGINT is required"):
+        with pytest.raises(
+            SourceStopped, match="row 2: column id: null is not allowed; a value of BIGINT is required"
+        ):
             node.drain()
         assert node.ids == [1]
         assert control(node).skip(entry(node), "").place == (0, 1)

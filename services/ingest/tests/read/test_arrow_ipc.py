@@ -61,7 +61,9 @@ def test_a_value_that_does_not_fit_is_named_by_row_column_value_and_type(
 
 def test_a_null_in_a_required_column_is_named_by_its_column() -> None:
     wanted = pa.schema([pa.field("a", pa.int64(), nullable=False)])
-    with pytest.raises(InvalidInput, match="row 2: column a: null is not allowed; a value of BIGINT is required"):
+    with pytest.raises(
+        InvalidInput, match="row 2: column a: null is not allowed; a value of BIGINT is required"
+    ):
         read_batch(ReadArrowIpc(), stream_of(pa.table({"a": [1, None]})), wanted)
 
 
