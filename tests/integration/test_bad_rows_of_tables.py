@@ -60,7 +60,7 @@ def retry(story: Story, name: str) -> None:
     assert (answer["retried"], answer["rejectedAgain"], answer["open"]) == (1, 0, 3)
     assert story.chain(name).column("id") == [1, 2]
     assert story.summary(name)["rejected"] == 3
-    assert "is null" in story.node.fails(f"rejected retry {name} --all")
+    assert "null is not allowed" in story.node.fails(f"rejected retry {name} --all")
     assert story.node.run(f"rejected drop {name} --all --output json")["open"] == 0
 
 

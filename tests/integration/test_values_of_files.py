@@ -74,6 +74,7 @@ def test_a_number_of_a_parquet_file_is_not_taken_for_another_value(
     name, file = f"typed.{kind.replace(' ', '.')}", tmp_path / "rides.parquet"
     story.add(reading(name, "Parquet", (*FARES, "day DATE"), APPEND))
     pq.write_table(REFUSED[kind], file)
+    story.node.run(f"source set {name} badRecords=stop")
     said = story.node.fails(f"ingest {name} {file}")
     column, value = {
         "seconds": ("event_time", "1780315200"), "days": ("day", "20600"), "three places": ("fare", "0.375"),

@@ -265,7 +265,7 @@ async def test_the_protocol_is_told_of_each_event() -> None:
 @in_a_loop
 async def test_a_client_that_takes_nothing_is_given_up_by_the_system() -> None:
     one = Opened(limits_of(), None)
-    assert one.transport.options == {socket.TCP_USER_TIMEOUT: 60_000}
+    assert one.transport.options[socket.TCP_USER_TIMEOUT] == 60_000
     assert one.connection.address == ""
 
 

@@ -91,7 +91,8 @@ class OutageWatch:
         self._outages: dict[str, tuple[Timestamp, str]] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Check until the service stops; then nobody knows, so the file is removed."""
+        """Check until the service stops; then nobody knows, so the file is removed, like that of a killed process."""
+        self._file.write(())
         with ThreadPoolExecutor(len(self._checks) or 1, thread_name_prefix="outages") as pool:
             while not stop.wait(CHECK_SECONDS):
                 self.check(pool)

@@ -77,7 +77,7 @@ def test_a_record_of_which_the_query_makes_one_without_a_required_value_is_a_dea
         node.drain()
         assert node.ids == [0, 1, 3]
     assert list(reasons(bench)) == [2]
-    assert reasons(bench)[2].startswith(f"record 1 of the query's output: column {name}: is null")
+    assert reasons(bench)[2].startswith(f"record 1 of the query's output: column {name}: null is not allowed")
 
 
 def test_records_for_which_the_query_fails_are_dead_letters(make_bench: Any, broker: Broker) -> None:
