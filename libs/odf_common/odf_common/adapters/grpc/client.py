@@ -153,7 +153,7 @@ def _options(user_agent: str = "") -> tuple[tuple[str, int | str], ...]:
         _NO_RETRIES,
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.primary_user_agent", user_agent),
+        *((("grpc.primary_user_agent", user_agent),) if user_agent else ()),
         ("grpc.enable_http_proxy", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
