@@ -131,7 +131,7 @@ def test_a_frozen_engine_is_reported_soon_also_by_calls_without_heartbeats(is_co
             with pytest.raises(EngineSilent, match=r"for 0\.75 s") as caught:
                 ask()
             assert time.monotonic() - begun < 5
-            assert "kill its process" in caught.value.advice()
+            assert "end its process" in caught.value.advice()
 
 
 def test_a_query_of_an_engine_that_has_gone_ends_and_the_next_one_is_answered_by_its_successor() -> None:
