@@ -105,10 +105,10 @@ def _configured_parts(settings: Settings) -> tuple[Part, ...]:
     """Return Kafka, Redis and the bucket, as they answer this process."""
     checks = checks_of(settings, ())
     with ThreadPoolExecutor(len(checks) or 1) as pool:
-        return tuple(pool.map(_checked, checks, checks.values()))
+        return tuple(pool.map(_check_part, checks, checks.values()))
 
 
-def _checked(name: str, check: Check) -> Part:
+def _check_part(name: str, check: Check) -> Part:
     try:
         check()
     except OdfError as error:

@@ -91,7 +91,7 @@ class OutageWatch:
         self._outages: dict[str, tuple[Timestamp, str]] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Check until the service stops; then nobody knows, so the file is removed, like that of a killed process."""
+        """Check until the service stops. The file is removed then, and at the start: a killed process leaves one."""
         self._file.write(())
         with ThreadPoolExecutor(len(self._checks) or 1, thread_name_prefix="outages") as pool:
             while not stop.wait(CHECK_SECONDS):
@@ -110,10 +110,10 @@ class OutageWatch:
         for part, why in answers.items():
             self._note(part, why)
         if before or self._outages:
-            self._file.write(tuple(self._described()))
+            self._file.write(tuple(self._list_outages()))
 
     def _why_silent(self, part: str) -> str | None:
-        """Return why a part did not answer, None if it did."""
+        """Return the reason if a part did not answer, else None."""
         if not self._running[part].done():
             return f"no answer within {self._answer_seconds:g} s"
         error = self._running.pop(part).exception()
@@ -137,7 +137,7 @@ class OutageWatch:
             self._outages[part] = (since, why)
             UNREACHABLE.labels(part).set(_seconds(since, now))
 
-    def _described(self) -> Iterable[Outage]:
+    def _list_outages(self) -> Iterable[Outage]:
         for part, (since, why) in self._outages.items():
             second = Timestamp.from_ms(since.ms // 1000 * 1000)
             yield Outage(part=part, seen_by=self._service, since=str(second), why=why)

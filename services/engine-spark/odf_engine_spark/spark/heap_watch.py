@@ -38,7 +38,7 @@ class HeapWatch:
     """Watches the heap while a request runs. Thread-safe."""
 
     def __init__(self, spark: Spark) -> None:
-        """Watch the JVM of this session."""
+        """Watch the JVM that a Spark session runs in."""
         self._spark = spark
         self._guard = threading.Lock()
         self._requests: dict[str, Watched] = {}

@@ -1,4 +1,4 @@
-"""Which parts of the node its services cannot reach, in files of the home: `outages/SERVICE.json`.
+"""Files of the home that name the parts of the node which a service cannot reach: `outages/SERVICE.json`.
 
 Services that share a home may be in different networks, so each says what it cannot reach itself. A file exists during
 an outage only, and is written again with each check: an old one is that of a service that has ended.
@@ -55,7 +55,7 @@ class OutageFile:
 
 
 def read_outages(home: Path) -> Sequence[Outage]:
-    """Return what the services of a home cannot reach at the moment; nothing of files that cannot be read."""
+    """Return the current outages of all services of a home; files that cannot be read are left out."""
     return tuple(outage for file in _files(home) for outage in _outages_in(file))
 
 
