@@ -36,7 +36,6 @@ OTHER = {
     "odf_sync/http/ingest_routes.py": "a client's socket",
     "odf_sync/http/simple_protocol/object_uploads.py": "a client's socket",
     "odf_sync/http/server.py": "the listening socket",
-    "odf_sync/search/index.py": "an index that is fetched again",
     "odf_sync/smart/channel.py": "a peer's socket",
     "odf_sync/smart/connection.py": "a peer's socket",
     "odf_sync/transfer/partial_files.py": "a download that can be repeated",

@@ -153,7 +153,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
-        query = Query(text=request.text, repositories=tuple(request.repositories), refresh=request.refresh)
+        query = Query(text=request.text, repositories=tuple(request.repositories))
         datasets, searched = self._search.find(query)
         return pb.SearchReply(
             datasets=[_found(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],
@@ -161,8 +161,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
             repositories=[
                 pb.SearchedRepository(
                     name=repository.name,
-                    datasets=len(repository.index.listing.datasets),
-                    read_at_ms=repository.index.read_at_ms,
+                    datasets=len(repository.datasets),
                     problem=repository.problem,
                 )
                 for repository in searched

@@ -81,7 +81,7 @@ def _copies(env: Environment, replies: Replies, logins: RemoteLogins, privacy: P
         replies=replies,
         logins=logins,
         privacy=privacy,
-        search=Search(own=own, settings=env.settings, clock=env.clock, token_for=logins.token),
+        search=Search(own=own, settings=env.settings, token_for=logins.token),
     )
 
 

@@ -91,20 +91,9 @@ def test_each_caller_sees_what_they_may_read(node: Node) -> None:
     assert b"secret" not in node.ask({}).data
 
 
-def test_what_a_caller_may_not_read_does_not_change_their_tag(node: Node) -> None:
-    first, of_alice = node.ask({}), node.ask(node.token("alice"))
-    tag = first.headers["ETag"]
-    assert of_alice.headers["ETag"] != tag
-    assert (first.headers["Cache-Control"], first.headers["Vary"]) == ("no-cache", "Authorization")
-    name = "alice/secret"
-    hold(node.datasets, name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
-    unchanged = node.ask({"If-None-Match": tag})
-    assert (unchanged.status, unchanged.data) == (304, b"")
-    name = "alice/open"
-    hold(node.datasets, name, a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description="changed")))
-    changed = node.ask({"If-None-Match": tag})
-    assert changed.status == 200
-    assert json.loads(changed.data)["datasets"][0]["description"] == "changed"
+def test_caches_ask_again_and_know_callers_apart(node: Node) -> None:
+    headers = node.ask({}).headers
+    assert (headers["Cache-Control"], headers["Vary"]) == ("no-cache", "Authorization")
 
 
 def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
@@ -120,7 +109,6 @@ def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
             rest = node.ask(alice, "?after=ALICE%2FSecret")
             assert [one["name"] for one in json.loads(rest.data)["datasets"]] == ["alice/shared"]
             assert json.loads(rest.data)["next"] is None
-            assert "ETag" not in rest.headers
 
 
 def test_a_single_tenant_node_lists_private_datasets_to_programs_on_its_machine_only(tmp_path: Path) -> None:

@@ -1,38 +1,41 @@
-"""Datasets are found by words, locally and in repositories, whose index is cached."""
+"""Datasets are found by words, on this node and in repositories, which are not trusted."""
 
 import json
-from collections.abc import Iterator
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
-from odf_testing.clocks import ManualClock
 from odf_testing.http import running
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog
 from odf_testing.node_datasets import hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
+from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.errors import StorageUnavailable
+from odf_common.errors import Damaged, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.list_routes import ListRoutes
-from odf_sync.repositories import http_dataset
-from odf_sync.repositories.folder_dataset import RemoteFolder
-from odf_sync.search import crawl, own_datasets
-from odf_sync.search import find_datasets as searching
-from odf_sync.search.find_datasets import Query, Search, SearchedRepository, SearchHit
-from odf_sync.search.index import Indexes
+from odf_sync.search import listing, own_datasets
+from odf_sync.search.find_datasets import Query, Search, SearchedRepository, SearchHit, matching
 from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search.summary import DatasetSummary
 
 SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
 
@@ -52,7 +55,7 @@ def node_of(**chains: AChain) -> NodeDatasets:
 
 
 @contextmanager
-def listing(datasets: NodeDatasets) -> Iterator[str]:
+def serving(datasets: NodeDatasets) -> Iterator[str]:
     authorizer = Authorizer(catalog=datasets.catalog, local_writers="loopback")
     routes = ListRoutes(OwnDatasets(datasets=datasets, in_bucket=False), authorizer)
     with running(application(authorizer, tuple(routes.endpoints()))) as base:
@@ -76,7 +79,7 @@ READINGS = a_chain(a_seed(dataset=a_dataset("readings")), SCHEMA)
 @pytest.fixture
 def here(tmp_path: Path) -> Search:
     own = OwnDatasets(datasets=node_of(**{"local.weather": WEATHER}), in_bucket=False)
-    return Search(own=own, settings=Settings(home=tmp_path / "here"), clock=ManualClock())
+    return Search(own=own, settings=Settings(home=tmp_path / "here"))
 
 
 def known(here: Search, name: str, url: str) -> None:
@@ -97,7 +100,7 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
     here: Search, tmp_path: Path
 ) -> None:
     there = node_of(airports=WEATHER, alice__cities=CITIES, readings=READINGS)
-    with listing(there) as base:
+    with serving(there) as base:
         known(here, "shop", base)
         assert found(here, "WEATHER") == [
             ("local.weather", ("name", "keywords")),
@@ -115,88 +118,13 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
     assert (one.dataset.kind, one.dataset.columns[-2:]) == ("root", ("station", "temperature"))
 
 
-def test_an_index_is_used_while_it_is_fresh_or_the_repository_is_down(
-    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = cast("ManualClock", here.clock)
-    monkeypatch.setattr(http_dataset, "READ_RETRY", False)
-    there = node_of(airports=WEATHER)
-    with listing(there) as base:
-        known(here, "shop", base)
-        assert len(found(here, "weather")) == 2
-        hold(there, "cities", CITIES)
-        clock.ms += searching.MAX_AGE_MS - 1
-        assert len(found(here, "weather")) == 2, "the index is young"
-        assert len(found(here, "weather", refresh=True)) == 3
-        hold(there, "readings", READINGS)
-        clock.ms += searching.MAX_AGE_MS
-        assert len(found(here, "station")) == 2, "the index was old"
-    clock.ms += searching.MAX_AGE_MS
-    datasets, (searched,) = results(here, "station")
-    assert len(datasets) == 2
-    assert "Connection refused" in searched.problem
-    assert searched.index.read_at_ms == clock.ms - searching.MAX_AGE_MS
-
-
-def test_a_list_that_has_not_changed_is_not_sent_again(
-    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = node_of(airports=WEATHER)
-    with listing(there) as base:
-        known(here, "shop", base)
-        before = found(here, "weather")
-        monkeypatch.setattr(own_datasets, "PAGE_DATASETS", None)  # making a page would fail
-        (_, (searched,)) = results(here, "weather", refresh=True)
-        assert (found(here, "weather"), searched.problem) == (before, "")
-
-
 def test_long_lists_come_in_pages(here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_datasets, "PAGE_DATASETS", 2)
     names = ["Ant", "bee", "Cow", "dog", "eel"]
     there = node_of(**{name: a_dataset_about(f"an animal: {name}") for name in names})
-    with listing(there) as base:
+    with serving(there) as base:
         known(here, "zoo", base)
         assert [name for name, _ in found(here, "animal")] == [f"zoo/{name}" for name in names]
-
-
-def test_folders_are_searched_and_only_new_blocks_are_read(
-    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shared = tmp_path / "shared folder"
-    write_folder(shared / "airports", WEATHER)
-    write_folder(shared / "alice" / "cities", CITIES)
-    (shared / "no name!").mkdir()
-    (shared / "broken" / "refs").mkdir(parents=True)
-    (shared / "broken" / "refs" / "head").write_text("damaged")
-    known(here, "disk", shared.as_uri())
-    assert found(here, "weather", repositories=("disk",)) == [
-        ("disk/airports", ("keywords",)),
-        ("disk/alice/cities", ("description",)),
-    ]
-    longer = a_chain(
-        a_seed(dataset=a_dataset("Measured at airports")),
-        SetInfo(description="Measured at airports", keywords=("weather", "hourly")),
-        SCHEMA,
-    )
-    write_folder(shared / "airports", longer)
-    read: list[str] = []
-    block = RemoteFolder.block
-
-    def noted(there: RemoteFolder, name: object) -> bytes:
-        read.append(str(name))
-        return block(there, name)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(RemoteFolder, "block", noted)
-    assert found(here, "weather temperature", refresh=True) == [("disk/airports", ("keywords", "columns"))]
-    assert set(read) <= {str(one.hash) for one in longer.blocks[-2:]}
-
-
-def test_chains_are_read_up_to_a_limit(here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crawl, "BLOCKS_LIMIT", 1)
-    write_folder(tmp_path / "shared" / "airports", WEATHER)
-    known(here, "disk", (tmp_path / "shared").as_uri())
-    (one,) = results(here, "hourly", repositories=("disk",))[0]
-    assert (one.dataset.id, one.dataset.head) == ("", "")
 
 
 @pytest.fixture
@@ -249,68 +177,6 @@ def test_a_server_without_a_list_is_reported(here: Search, server: PageServer) -
         results(here, "weather", repositories=("nowhere",))
 
 
-@pytest.mark.parametrize("text", ["damaged", "[]", "{}", '{"url": "x"}', '{"url": 1, "datasets": 2}'])
-def test_a_damaged_index_is_read_again(here: Search, tmp_path: Path, text: str) -> None:
-    write_folder(tmp_path / "shared" / "airports", WEATHER)
-    known(here, "disk", (tmp_path / "shared").as_uri())
-    before = found(here, "weather")
-    (here.settings.home / "search" / "disk.json").write_text(text)
-    assert found(here, "weather") == before
-
-
-def test_an_index_of_another_url_is_not_used(here: Search, tmp_path: Path) -> None:
-    write_folder(tmp_path / "one" / "airports", WEATHER)
-    write_folder(tmp_path / "two" / "cities", CITIES)
-    known(here, "disk", (tmp_path / "one").as_uri())
-    assert len(found(here, "airports", repositories=("disk",))) == 1
-    LocalRepositories(here.settings.home).remove(Name("disk"))
-    known(here, "disk", (tmp_path / "two").as_uri())
-    assert found(here, "weather", repositories=("disk",)) == [("disk/cities", ("description",))]
-
-
-def test_what_was_read_with_one_login_is_not_shown_with_another(here: Search) -> None:
-    logins: dict[str, str] = {}
-
-    async def listed(request: web.Request) -> web.Response:
-        who = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        return web.json_response({"datasets": [{"name": f"{who or 'public'}.flights"}]})
-
-    app = web.Application()
-    app.router.add_get("/datasets", listed)
-    with running(app) as base:
-        known(here, "shop", base)
-        here = replace(here, token_for=lambda _: logins.get("token"))
-
-        def names() -> list[str]:
-            return [one.name for one in results(here, "flights", repositories=("shop",))[0]]
-
-        assert names() == ["shop/public.flights"]
-        for token in ("ann", "bob"):
-            logins["token"] = token
-            assert names() == [f"shop/{token}.flights"]
-        kept = json.loads((here.settings.home / "search" / "shop.json").read_text())
-        assert kept["login"] not in {"", "bob"}, "a hash of the token"
-        logins.clear()
-        assert names() == ["shop/public.flights"]
-    logins["token"] = "ann"
-    hits, (searched,) = results(here, "flights", repositories=("shop",))
-    assert (hits, bool(searched.problem)) == ((), True), "not even if the repository does not answer"
-
-
-def test_an_index_that_cannot_be_kept_does_not_prevent_the_search(
-    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise StorageUnavailable(file="search/disk.json", why="no space left", remedy="free some")
-
-    write_folder(tmp_path / "shared" / "airports", WEATHER)
-    known(here, "disk", (tmp_path / "shared").as_uri())
-    monkeypatch.setattr(Indexes, "keep", full)
-    datasets, (searched,) = results(here, "weather", repositories=("disk",))
-    assert [one.name for one in datasets] == ["disk/airports"]
-    assert "no space left" in searched.problem
-
-
 def test_the_pages_of_a_list_have_a_limit_in_all(
     here: Search, server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,10 +186,178 @@ def test_the_pages_of_a_list_have_a_limit_in_all(
     server.pages["/datasets"], server.pages["/datasets?after=a"] = Page(body=first), Page(body=second)
     server.pages["/datasets?after=b"] = Page(body=b'{"datasets": [{"name": "c"}]}')
     known(here, "long", server.url)
-    monkeypatch.setattr(crawl, "LIST_LIMIT", len(first) + len(second))
+    monkeypatch.setattr(listing, "LIST_LIMIT", len(first) + len(second))
     (searched,) = results(here, "a", repositories=("long",))[1]
     assert "bytes" in searched.problem
-    monkeypatch.setattr(crawl, "LIST_LIMIT", len(first) + len(second) + 100)
-    assert [one.name for one in results(here, "a", repositories=("long",), refresh=True)[0]] == ["long/a"]
-    monkeypatch.setattr(crawl, "DATASETS_LIMIT", 2)
-    assert [one.name for one in results(here, "c", repositories=("long",), refresh=True)[0]] == []
+    monkeypatch.setattr(listing, "LIST_LIMIT", len(first) + len(second) + 100)
+    assert [one.name for one in results(here, "a", repositories=("long",))[0]] == ["long/a"]
+    monkeypatch.setattr(listing, "DATASETS_LIMIT", 2)
+    assert [one.name for one in results(here, "c", repositories=("long",))[0]] == []
+
+
+def test_names_in_folders_are_searched(here: Search, tmp_path: Path) -> None:
+    shared = tmp_path / "shared folder"
+    write_folder(shared / "airports", WEATHER)
+    write_folder(shared / "alice" / "cities", CITIES)
+    (shared / "no name!").mkdir()
+    (shared / "a file").write_text("no folder")
+    write_folder(shared / "broken" / "airports", WEATHER)
+    (shared / "broken" / "refs").mkdir()
+    (shared / "broken" / "refs" / "head").write_text("damaged")
+    known(here, "disk", shared.as_uri())
+    assert found(here, "i", repositories=("disk",)) == [
+        ("disk/airports", ("name",)),
+        ("disk/alice/cities", ("name",)),
+    ]
+    assert [name for name, _ in found(here, "broken")] == ["disk/broken"], (
+        "its damage is for a pull to report"
+    )
+
+
+def test_the_number_of_datasets_of_a_folder_is_limited(
+    here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        write_folder(tmp_path / "shared" / name, WEATHER)
+    known(here, "disk", (tmp_path / "shared").as_uri())
+    monkeypatch.setattr(listing, "DATASETS_LIMIT", 2)
+    assert [name for name, _ in found(here, "", repositories=("disk",))] == ["disk/a", "disk/b"]
+
+
+def test_a_repository_that_cannot_be_read_is_named_and_the_others_are_searched(
+    here: Search, tmp_path: Path
+) -> None:
+    known(here, "disk", (tmp_path / "missing").as_uri())
+    known(here, "away", "http://127.0.0.1:1/")
+    datasets, searched = results(here, "weather")
+    assert [one.name for one in datasets] == ["local.weather"]
+    problems = {one.name: one.problem for one in searched}
+    assert problems["disk"] == f"folder {tmp_path / 'missing'} does not exist"
+    assert "Connection refused" in problems["away"]
+
+
+def test_a_repository_whose_token_cannot_be_read_is_named(here: Search, server: PageServer) -> None:
+    def damaged(_: str) -> str | None:
+        raise Damaged(file="access.db", why="it is damaged")
+
+    known(here, "shop", server.url)
+    (searched,) = results(replace(here, token_for=damaged), "weather")[1]
+    assert "it is damaged" in searched.problem
+
+
+def test_the_token_of_the_login_is_sent(here: Search) -> None:
+    async def list_datasets(request: web.Request) -> web.Response:
+        return web.json_response({"datasets": [{"name": request.headers["Authorization"].split()[-1]}]})
+
+    app = web.Application()
+    app.router.add_get("/datasets", list_datasets)
+    with running(app) as base:
+        known(here, "shop", base)
+        assert found(replace(here, token_for=lambda _: "ann"), "ann") == [("shop/ann", ("name",))]
+
+
+def test_silent_repositories_delay_a_search_together_and_only_for_a_while(
+    here: Search, tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "shared" / "weather", WEATHER)
+    known(here, "disk", (tmp_path / "shared").as_uri())
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        for name, silent in (("mute", first), ("new", second)):
+            known(here, name, f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        began = time.monotonic()
+        datasets, searched = results(replace(here, seconds=0.5), "weather")
+        assert time.monotonic() - began < 5
+        assert [one.name for one in datasets] == ["local.weather", "disk/weather"]
+        assert [(one.name, one.problem) for one in searched] == [
+            ("disk", ""),
+            ("mute", "no answer in 0.5 s"),
+            ("new", "no answer in 0.5 s"),
+        ]
+    for thread in threading.enumerate():
+        if thread.name.startswith("search "):
+            thread.join(20)
+
+
+def test_every_word_is_needed_in_some_field_in_any_case() -> None:
+    one = DatasetSummary(name="Rain", keywords=("Hourly",), columns=("Depth",), description="Of Kyiv")
+    for text, fields in {
+        "RAIN": ("name",),
+        "kyiv hourly": ("keywords", "description"),
+        "depth": ("columns",),
+        "rain dry": None,
+        "hourlydepth": None,
+    }.items():
+        results = [result.found_in for result in matching("", [one], text.lower().split())]
+        assert results == ([] if fields is None else [fields]), text
+
+
+def listed(**fields: object) -> DatasetSummary:
+    return DatasetSummary.of_json({"name": "a", **fields})
+
+
+def test_the_summary_of_a_listed_dataset_is_limited() -> None:
+    """Each limit separately."""
+    assert len(listed(description="x" * 1001).description) == 1000
+    assert listed(keywords=["k" * 101]).keywords == ("k" * 100,)
+    assert len(listed(keywords=["k"] * 51).keywords) == 50
+    assert listed(columns=["c" * 101]).columns == ("c" * 100,)
+    assert len(listed(columns=["c"] * 501).columns) == 500
+    for field in ("id", "kind", "head"):
+        assert getattr(listed(**{field: "x" * 101}), field) == "x" * 100
+        assert getattr(listed(**{field: 7}), field) == ""
+    assert listed(keywords="word").keywords == ()
+    full = listed(
+        id="i", kind="root", head="h", description="a\tb", keywords=["k", 1, "l"], columns=["c", None]
+    )
+    assert full == DatasetSummary(
+        name="a",
+        id="i",
+        kind="root",
+        head="h",
+        description="a b",
+        keywords=("k", "l"),
+        columns=("c",),
+    )
+    assert DatasetSummary.of_json(json.loads(json.dumps(full.json()))) == full
+
+
+class Failing:
+    """Chain states and heads that cannot be read for one dataset."""
+
+    def __init__(self, states: Mapping[DatasetId, ChainState], failing: DatasetId, error: OdfError) -> None:
+        self._states, self._failing, self._error = states, failing, error
+
+    def current(self, dataset: DatasetId) -> ChainState | None:
+        if dataset == self._failing:
+            raise self._error
+        return self._states.get(dataset)
+
+
+GONE, HERE, EMPTY = (CatalogEntry(alias=name, dataset_id=a_dataset(name)) for name in ("a", "b", "c"))
+
+
+def failing(error: OdfError, *, in_bucket: bool) -> OwnDatasets:
+    states: Any = Failing({HERE.dataset_id: WEATHER.state}, GONE.dataset_id, error)
+    datasets = NodeDatasets(catalog=MemoryCatalog(), blobs=MemoryBlobStore(), refs=states, states=states)
+    return OwnDatasets(datasets=datasets, in_bucket=in_bucket)
+
+
+def tried() -> Iterator[tuple[OdfError, bool, bool]]:
+    """Yield errors, whether the node has a bucket, and whether the list is refused."""
+    for has_bucket in (False, True):
+        yield Unavailable(what="the bucket", why="no answer"), has_bucket, has_bucket
+        yield Damaged(file="blocks/x", why="cut off"), has_bucket, False
+
+
+@pytest.mark.parametrize(("error", "has_bucket", "is_refused"), tuple(tried()))
+def test_an_unreachable_bucket_does_not_result_in_an_empty_list(
+    error: OdfError, has_bucket: bool, is_refused: bool
+) -> None:
+    own, entries = failing(error, in_bucket=has_bucket), (GONE, HERE, EMPTY)
+    if is_refused:
+        with pytest.raises(type(error)):
+            list(own.summaries(entries))
+        return
+    assert [one.name for one in own.summaries(entries)] == ["b"]
+    assert [one.name for one in own.page(entries, "").datasets] == ["b"]
+    assert own.page(entries, "B").datasets == ()

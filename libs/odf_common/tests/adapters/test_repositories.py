@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository, index_file
+from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
 from odf_common.adapters.repository_urls import dataset_url, repository_url, require_no_credentials
 from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.identity.dataset_refs import Name, parse_remote_alias
@@ -49,16 +49,6 @@ def test_of_two_that_add_a_name_at_the_same_time_one_waits_for_the_other(tmp_pat
             assert known.names() == ()
         adding.result()
     assert known.names() == (SHOP,)
-
-
-def test_search_results_are_removed_with_the_name(tmp_path: Path) -> None:
-    known, other = LocalRepositories(tmp_path), index_file(tmp_path, Name("other"))
-    known.add(SHOP, "file:///srv/data")
-    for file in (other, index_file(tmp_path, SHOP)):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("{}")
-    known.remove(SHOP)
-    assert list(other.parent.iterdir()) == [other]
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,10 @@ from odf_sync.smart.messages import (
 
 HEAD: Final = "refs/head"
 READ_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=60)  # seconds
-OK, PARTIAL, UNCHANGED, NOT_FOUND = 200, 206, 304, 404
+OK, PARTIAL, NOT_FOUND = 200, 206, 404
 FORBIDDEN: Final = 403
 DENIED: Final = (401, FORBIDDEN)
 S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
-UNLESS: Final = "If-None-Match"
 
 
 class Retry(urllib3.Retry):
@@ -144,14 +143,6 @@ def _is_past(text: str) -> bool:
         return Timestamp.parse(text) < Timestamp.from_datetime(datetime.now(UTC))
     except InvalidInput:
         return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """What a server has at a path, and the tag of this version of it; empty if it gives none."""
-
-    content: bytes
-    etag: str
 
 
 class HttpDataset:
@@ -296,14 +287,10 @@ class HttpDataset:
         """Return the response to a request for a path below the URL, from byte `start` on; its body is not read yet."""
         return self._request(self._base + path, self._headers, start)
 
-    def document(self, path: str, limit: int, etag: str = "") -> Document | None:
-        """Return a document of at most `limit` bytes; None if its version is that of `etag`; raises `NotFound`."""
-        unless = {UNLESS: etag} if etag else {}
-        with self._request(self._base + path, {**self._headers, **unless}, 0) as answer:
-            if answer.status == UNCHANGED:
-                return None
-            content = self.content(answer, path, limit)
-            return Document(content=content, etag=answer.headers.get("ETag", ""))
+    def document(self, path: str, limit: int) -> bytes:
+        """Return a document of at most `limit` bytes; raises `NotFound`."""
+        with self.get(path) as answer:
+            return self.content(answer, path, limit)
 
     def _request(self, url: str, headers: Mapping[str, str], start: int) -> urllib3.BaseHTTPResponse:
         range_header = {"Range": f"bytes={start}-"} if start else {}
@@ -312,8 +299,6 @@ class HttpDataset:
         except urllib3.exceptions.HTTPError as error:
             raise Unavailable(what=url, why=_reason(error)) from error
         if answer.status == OK or (answer.status == PARTIAL and _starts_at(answer, start)):
-            return answer
-        if answer.status == UNCHANGED and UNLESS in headers:
             return answer
         discard(answer)
         if answer.status == NOT_FOUND:
@@ -331,9 +316,7 @@ class HttpDataset:
 
 def read_document(base: str, path: str, limit: int, token_for: TokenFor = no_token) -> bytes:
     """Return a document of a server, of at most `limit` bytes; `base` ends with a slash. Raises `NotFound`."""
-    server = HttpDataset(base, token_for(base))
-    with server.get(path) as answer:
-        return server.content(answer, path, limit)
+    return HttpDataset(base, token_for(base)).document(path, limit)
 
 
 class _Chunks:

@@ -1,6 +1,5 @@
 """Summaries of the datasets of this node."""
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -52,18 +51,6 @@ class OwnDatasets:
             datasets.append(summary)
             size += len(Page(datasets=(summary,)).encoded())
         return Page(datasets=tuple(datasets))
-
-    def fingerprint(self, entries: Iterable[CatalogEntry]) -> str:
-        """Return a hash of names and heads: as long as it is the same, so are all pages."""
-        digest = hashlib.sha3_256()
-        for entry in entries:
-            try:
-                head = self.datasets.refs.head(entry.dataset_id)
-            except OdfError as error:
-                self._require_reachable(error)
-                head = None
-            digest.update(f"{entry.alias} {entry.dataset_id} {head}\n".encode())
-        return digest.hexdigest()
 
     def _require_reachable(self, error: OdfError) -> None:
         """Raise an error that concerns the datasets of a bucket together; that of a file concerns one dataset."""

@@ -1,7 +1,4 @@
-"""Named repositories: one manifest per repository, `$ODF_HOME/repositories/<lower-case name>.yaml`.
-
-The search index of a repository is `$ODF_HOME/search/<lower-case name>.json`; it is deleted with the name.
-"""
+"""Named repositories: one manifest per repository, `$ODF_HOME/repositories/<lower-case name>.yaml`."""
 
 import contextlib
 from dataclasses import dataclass
@@ -18,7 +15,6 @@ from odf_common.metadata.manifest_contents import Repository
 
 FOLDER: Final = "repositories"
 SUFFIX: Final = ".yaml"
-INDEXES: Final = "search"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -71,15 +67,7 @@ class LocalRepositories:
         """Free a name, durably, even if its manifest is damaged; raises `UnknownRepository`."""
         if not durable.exists(self._file(name)):
             raise UnknownRepository(what=f"repository {name}")
-        index = index_file(self._folder.parent, name)
-        if durable.exists(index):
-            durable.remove(index)
         durable.remove(self._file(name))
 
     def _file(self, name: Name) -> Path:
         return self._folder / f"{name.key}{SUFFIX}"
-
-
-def index_file(home: Path, name: Name) -> Path:
-    """Return the file of what a search found in a repository."""
-    return home / INDEXES / f"{name.key}.json"
