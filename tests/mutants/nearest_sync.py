@@ -68,7 +68,6 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
     f"{SYNC}/http/reads/*.py": of_sync("read_routes"),
     f"{SYNC}/http/simple_protocol/object_downloads.py": of_sync("object_downloads", "simple_protocol"),
     f"{SYNC}/http/simple_protocol/object_uploads.py": of_sync("upload_refusals", "uploads", "smart_pushes"),
-    f"{SYNC}/http/open_pulls.py": of_sync("open_pulls"),
     f"{SYNC}/http/open_pushes.py": of_sync(
         "open_pushes", "push_checks", "interrupted_transfers", "smart_pushes", "smart_hostile_clients"
     ),
@@ -88,7 +87,7 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "pushes_to_accounts",
         "large_messages",
         "message_frames",
-        "open_pulls",
+        "transfer_places",
         "direct_downloads",
     ),
     f"{SYNC}/private_database.py": of_sync("private_database", "access_store", "webhooks"),

@@ -15,7 +15,6 @@ from odf_testing.sync_node import SyncNode
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.http.open_pulls import OpenPull
 from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
 from odf_sync.http.smart_protocol.serve_pull import PullSource, _download, large_lists
 from odf_sync.repositories import smart_dataset
@@ -123,20 +122,17 @@ def download_of(node: SyncNode) -> TransferUrl:
     assert entry is not None
     assert head is not None
     request = make_mocked_request("GET", "/cities/pull", headers={"Authorization": "Bearer secret"})
-    place = OpenPull(request=request, caller="", dataset=entry.dataset_id)
     source = PullSource(
         blobs=node.blobs,
         public_url=None,
         dataset=entry.dataset_id,
         head=head,
         lists=large_lists(),
-        place=place,
     )
     (name, _) = node.blobs.names(entry.dataset_id, ObjectKind.DATA)
     size = node.blobs.size(entry.dataset_id, ObjectKind.DATA, name)
     file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=size)
     download = _download(source, request, file)
-    assert place.is_direct
     return download.download_from
 
 

@@ -27,7 +27,6 @@ from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
 from odf_sync.access.rules import Action
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.open_pulls import OpenPull
 from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
@@ -292,7 +291,6 @@ def source(node: SyncNode) -> tuple[PullSource, AChain, Multihash]:
         dataset=entry.dataset_id,
         head=chain.state.head,
         lists=large_lists(),
-        place=OpenPull(request=cast("Any", None), caller="", dataset=entry.dataset_id),
     )
     return pulled, chain, left.state.head
 

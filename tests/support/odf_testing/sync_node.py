@@ -28,7 +28,6 @@ from odf_coordinator.api.bus_handlers import Commands
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.reads.read_routes import ReadRoutes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
@@ -162,11 +161,11 @@ class SyncNode:
     def served(self, authorizer: Authorizer | None = None, audit: Audit | None = None) -> Iterator[str]:
         """Serve the datasets, by default to local programs as their owner; yield the URL of the server."""
         authorizer = authorizer or Authorizer(catalog=self.catalog, local_writers="loopback")
-        pushes, pulls = OpenPushes(), OpenPulls()
+        pushes = OpenPushes()
         rooms = (
             AccountRoutes(authorizer, self.catalog),
-            SimpleProtocol(self.datasets, self.settings.home, pushes, pulls),
-            SmartProtocol(self.datasets, self.settings, self.replies, authorizer, pushes, pulls=pulls),
+            SimpleProtocol(self.datasets, self.settings.home, pushes),
+            SmartProtocol(self.datasets, self.settings, self.replies, authorizer, pushes),
             ReadRoutes(self.datasets),
         )
         served = tuple(one for room in rooms for one in room.endpoints())

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections import Counter as Tally
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Final, cast
 
 from aiohttp import hdrs, web
@@ -331,9 +331,6 @@ def in_flight(request: BaseRequest) -> Iterator[None]:
 class SentFile(web.FileResponse):
     """A file as a response: it is sent after the handler has returned, and is in flight until then."""
 
-    sending: Callable[[], AbstractContextManager[None]] = nullcontext
-    """What it is sent in."""
-
     def set_status(self, status: int, reason: str | None = None) -> None:
         """Set the status; that a file cannot be opened is said as a fault of ours, which no cache may keep."""
         if status in NOT_OPENED:
@@ -344,7 +341,7 @@ class SentFile(web.FileResponse):
 
     async def prepare(self, request: BaseRequest) -> AbstractStreamWriter | None:
         """Send the file; raises `ConnectionResetError`, which the server expects, if the client has gone."""
-        with in_flight(request), self.sending():
+        with in_flight(request):
             try:
                 return await super().prepare(request)
             except TimeoutError as error:  # of a client that stopped reading

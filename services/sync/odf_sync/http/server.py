@@ -31,7 +31,6 @@ from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.ingest_routes import ingest_routes
 from odf_sync.http.list_routes import ListRoutes
-from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.openapi import with_description
 from odf_sync.http.reads.read_routes import ReadRoutes
@@ -79,12 +78,12 @@ def endpoints(
     ingest: IngestClient,
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
-    pushes, pulls = OpenPushes(), OpenPulls()
+    pushes = OpenPushes()
     rooms = (
         AccountRoutes(authorizer, datasets.catalog, public_url=settings.public_url),
         ListRoutes(OwnDatasets(datasets=datasets, in_bucket=settings.store is not None), authorizer),
-        SimpleProtocol(datasets, settings.home, pushes, pulls),
-        SmartProtocol(datasets, settings, replies, authorizer, pushes, pulls=pulls),
+        SimpleProtocol(datasets, settings.home, pushes),
+        SmartProtocol(datasets, settings, replies, authorizer, pushes),
         EventRoutes(datasets.states, authorizer, heads),
         ingest_routes(settings, ingest),
         ReadRoutes(datasets),

@@ -21,9 +21,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 from odf_sync.access.rules import Action
-from odf_sync.http.connections import SentFile
 from odf_sync.http.endpoints import Endpoint, counted_caller, dataset_of, name_in_path, reads_public_data
-from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.simple_protocol.block_packs import AFTER, BlockPacks, hash_in_url
 from odf_sync.http.simple_protocol.object_downloads import FOR_EVER, ObjectDownloads
@@ -61,16 +59,11 @@ class SimpleProtocol:
         datasets: NodeDatasets,
         home: Path,
         pushes: OpenPushes | None = None,
-        pulls: OpenPulls | None = None,
     ) -> None:
-        """Serve every dataset of the node; take objects for those that are being pushed, too.
-
-        Downloads of objects are noted for `pulls`.
-        """
+        """Serve every dataset of the node; take objects for those that are being pushed, too."""
         self._datasets = datasets
         self._home = home
         self._pushes = pushes or OpenPushes()
-        self._pulls = pulls or OpenPulls()
         self._packs = BlockPacks(datasets)
         self._uploads = ObjectUploads()
         self._downloads = ObjectDownloads(datasets.blobs)
@@ -166,15 +159,10 @@ class SimpleProtocol:
 
     async def _object(self, kind: ObjectKind, request: web.Request) -> web.StreamResponse:
         entry, name = dataset_of(request), hash_in_url(request.match_info["name"])
-        downloading = partial(self._pulls.downloading, counted_caller(request), entry.dataset_id)
         try:
-            with downloading():
-                answer = await self._downloads.answer(request, entry.dataset_id, kind, name)
+            return await self._downloads.answer(request, entry.dataset_id, kind, name)
         except NotFound:
             return _not_found(MISSING[kind].format(name=name))
-        if isinstance(answer, SentFile):
-            answer.sending = downloading
-        return answer
 
     async def _upload(self, kind: ObjectKind, request: web.Request) -> web.Response:
         name = name_in_path(request)

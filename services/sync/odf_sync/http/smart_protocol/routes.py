@@ -4,9 +4,8 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -21,6 +20,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_sync.access import rules as access_rules
+from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import HttpRefusal as NotAllowed
@@ -35,7 +35,6 @@ from odf_sync.http.endpoints import (
     name_in_path,
     require_still_allowed,
 )
-from odf_sync.http.open_pulls import OpenPulls
 from odf_sync.http.open_pushes import UPLOADING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.object_uploads import has_uploads
 from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
@@ -78,20 +77,12 @@ log = structlog.stdlib.get_logger(__name__)
 EXCHANGES: Final = 64  # pulls at a time, and as many pushes: readers leave room for those who may write
 EXCHANGES_OF_CALLER: Final = 16  # of each
 FAULT_SECONDS: Final = 10.0  # for a client to close after a refusal, or the confirmation
-IDLE: Final = b"it was idle, and another pull needs its place"
 TOO_MANY_TRANSFERS: Final = "too many transfers at a time"
 MAY_NO_LONGER_PUSH: Final = "the caller may no longer push to this dataset"
 INT32: Final = range(-(2**31), 2**31)
 _INTEGER: Final = re.compile(r"([+-]?)0*([0-9]{1,10})")
 
 Serve = Callable[[Channel], Awaitable[None]]
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class _Exchange:
-    request: web.Request
-    socket: web.WebSocketResponse
-    is_push: bool
 
 
 class SmartProtocol:
@@ -104,8 +95,6 @@ class SmartProtocol:
         replies: Replies,
         authorizer: Authorizer,
         pushes: OpenPushes,
-        *,
-        pulls: OpenPulls | None = None,
     ) -> None:
         """Serve every dataset of the node; new ones get their visibility by `authorizer`."""
         self._datasets = datasets
@@ -113,13 +102,13 @@ class SmartProtocol:
         self._replies = replies
         self._authorizer = authorizer
         self._pushes = pushes
-        self._pulls = pulls or OpenPulls()
         self._large = LargeMessages()
         self._held = held_blocks()
         self._decoding = threading.Lock()
         self._lists = large_lists()
-        self._open: set[_Exchange] = set()
-        self._ending: set[asyncio.Task[bool]] = set()
+        self._open: set[web.WebSocketResponse] = set()
+        self._pull_shares = Shares(most=EXCHANGES, of_caller=EXCHANGES_OF_CALLER)
+        self._push_shares = Shares(most=EXCHANGES, of_caller=EXCHANGES_OF_CALLER)
 
     def endpoints(self) -> Iterator[Endpoint]:
         """Yield what is served."""
@@ -144,27 +133,24 @@ class SmartProtocol:
     async def _close(self, _: web.Application) -> None:
         """End all exchanges, because the node stops."""
         going = [
-            exchange.socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops")
-            for exchange in self._open
+            socket.close(code=WSCloseCode.GOING_AWAY, message=b"the node stops") for socket in self._open
         ]
-        await asyncio.gather(*going, *self._ending, return_exceptions=True)
+        await asyncio.gather(*going, return_exceptions=True)
 
     async def _pull(self, request: web.Request) -> web.StreamResponse:
         dataset = dataset_of(request).dataset_id
         head = await asyncio.to_thread(self._datasets.refs.head, dataset)
         if head is None:
             raise web.HTTPNotFound(text="")
-        with self._pulls.opened(request, counted_caller(request), dataset) as place:
-            source = PullSource(
-                blobs=self._datasets.blobs,
-                public_url=self._settings.public_url,
-                dataset=dataset,
-                head=head,
-                lists=self._lists,
-                place=place,
-            )
-            serve = partial(serve_pull, source=source, request=request)
-            return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
+        source = PullSource(
+            blobs=self._datasets.blobs,
+            public_url=self._settings.public_url,
+            dataset=dataset,
+            head=head,
+            lists=self._lists,
+        )
+        serve = partial(serve_pull, source=source, request=request)
+        return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
 
     async def _push(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -224,42 +210,22 @@ class SmartProtocol:
         refusal = _unfit(request)
         if refusal is not None:
             return refusal
-        is_push = table is PUSH
-        if not self._has_room(counted_caller(request), is_push=is_push):
-            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-            return web.json_response({"message": TOO_MANY_TRANSFERS}, status=503, headers=headers)
-        socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
-        socket.headers.update(offered)
-        exchange = _Exchange(request=request, socket=socket, is_push=is_push)
-        self._open.add(exchange)
-        if is_push:  # until it says how much comes
-            limit_received(request, SMALL_BYTES)
-        try:
-            await socket.prepare(request)
-            await _run(Channel(socket, End(side=Side.SERVER, table=table)), request, serve)
-        finally:
-            self._open.discard(exchange)
-        return socket
-
-    def _has_room(self, caller: Hashable, *, is_push: bool) -> bool:
-        """Return whether there is a place; the pull that has been idle for longest leaves its own."""
-        callers = [counted_caller(exchange.request) for exchange in self._open if exchange.is_push is is_push]
-        if callers.count(caller) >= EXCHANGES_OF_CALLER:
-            return not is_push and self._end_idle(caller)
-        return len(callers) < EXCHANGES or (not is_push and self._end_idle(None))
-
-    def _end_idle(self, caller: Hashable | None) -> bool:
-        pull = self._pulls.longest_idle(caller)
-        if pull is None:
-            return False
-        pull.idle_since = None  # it is ended once
-        exchange = next(one for one in self._open if one.request is pull.request)
-        self._open.remove(exchange)
-        log.info("idle pull ended", path=exchange.request.path)
-        ending = asyncio.create_task(exchange.socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=IDLE))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
-        return True
+        shares = self._push_shares if table is PUSH else self._pull_shares
+        with shares.taken(counted_caller(request)) as has_room:
+            if not has_room:
+                headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+                return web.json_response({"message": TOO_MANY_TRANSFERS}, status=503, headers=headers)
+            socket = web.WebSocketResponse(autoclose=False, compress=False, max_msg_size=max_bytes)
+            socket.headers.update(offered)
+            self._open.add(socket)
+            if table is PUSH:  # until it says how much comes
+                limit_received(request, SMALL_BYTES)
+            try:
+                await socket.prepare(request)
+                await _run(Channel(socket, End(side=Side.SERVER, table=table)), request, serve)
+            finally:
+                self._open.discard(socket)
+            return socket
 
 
 def _require_allowed(request: web.Request, action: Action) -> None:

@@ -18,7 +18,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_sync.http.connections import bytes_received, hold_received, is_held, limit_received
 from odf_sync.http.endpoints import counted_caller
-from odf_sync.http.open_pulls import OpenPull
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving, seconds_for
@@ -78,7 +77,6 @@ class PullSource:
     dataset: DatasetId
     head: Multihash
     lists: LargeMessages
-    place: OpenPull
 
     def range_of(self, request: PullRequest) -> Range | Fault:
         """Return the blocks that are asked for, or why there are none such."""
@@ -163,8 +161,7 @@ class _Lists:
 
         Raises `TransferRefused` if there are too many objects, or no room.
         """
-        with self._source.place.waiting():
-            downloads = await self._small()
+        downloads = await self._small()
         if downloads is not None:
             yield await self._counted(downloads)
             return
@@ -183,7 +180,7 @@ class _Lists:
     async def _small(self) -> DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
         now = asyncio.get_running_loop().time
-        until, came = now() + IDLE_SECONDS, bytes_received(self._request)
+        until = now() + IDLE_SECONDS
         hold_received(self._request, SMALL_LIST_BYTES)
         while now() < until:
             try:
@@ -191,9 +188,6 @@ class _Lists:
             except TimeoutError:
                 if is_held(self._request):
                     return None
-                if came < bytes_received(self._request):
-                    came = bytes_received(self._request)
-                    self._source.place.note_use()
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
     async def _counted(self, downloads: DownloadsRequest) -> tuple[ObjectFile, ...]:
@@ -237,7 +231,6 @@ def _location(source: PullSource, request: web.Request, file: ObjectFile) -> Tra
     download = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
     if download is None:
         return url_of(source.public_url, request, file)
-    source.place.is_direct = True
     return TransferUrl(url=download.url, headers=(), expires_at=str(download.expires_at))
 
 
