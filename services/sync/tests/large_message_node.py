@@ -62,7 +62,7 @@ async def serve(home: Path, most: int) -> None:
     runner = web.AppRunner(application(authorizer, (*smart.endpoints(), *simple.endpoints())))
     await runner.setup()
     assert runner.server is not None
-    limits = Connections(most=1000, most_per_address=1000, header_seconds=10)
+    limits = Connections(header_seconds=10)
     listener = await limits.listen(runner.server, "127.0.0.1", 0, None)
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -11,10 +10,8 @@ import pytest
 from aiohttp.web_request import BaseRequest
 from prometheus_client import REGISTRY
 
-from odf_common.service.settings import Settings
 from odf_sync.http import connections
 from odf_sync.http.connections import (
-    BUSY,
     TOO_SLOW,
     ClientConnection,
     Connections,
@@ -112,8 +109,8 @@ class Opened:
         return not self.transport.is_closed and not self.transport.written
 
 
-def limits_of(most: int = 9, most_per_address: int = 9, header_seconds: float = 10) -> Connections:
-    return Connections(most=most, most_per_address=most_per_address, header_seconds=header_seconds)
+def limits_of(header_seconds: float = 10) -> Connections:
+    return Connections(header_seconds)
 
 
 async def some_turns() -> None:
@@ -132,121 +129,24 @@ def in_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 def closed_by_reason() -> dict[str, float]:
-    reasons = ("refused", "idle", "slow", "large")
+    reasons = ("slow", "large")
     name = "odf_http_connections_closed_total"
     return {reason: REGISTRY.get_sample_value(name, {"reason": reason}) or 0.0 for reason in reasons}
 
 
 @in_a_loop
 async def test_each_closed_connection_is_counted_with_its_reason() -> None:
-    before, limits = closed_by_reason(), limits_of(most=1, header_seconds=0)
-    first = Opened(limits)
-    second = Opened(limits)
+    before, limits = closed_by_reason(), limits_of(header_seconds=0)
+    first, second = Opened(limits), Opened(limits)
     second.connection.begin()
-    third = Opened(limits)
     second.connection.limit(0)
     second.connection.data_received(b"!")
-    fourth = Opened(limits)
     await some_turns()
     assert {reason: count - before[reason] for reason, count in closed_by_reason().items()} == {
-        "idle": 1,
-        "refused": 1,
         "large": 1,
         "slow": 1,
     }
-    assert [one.transport.written for one in (first, second, third, fourth)] == [b"", b"", BUSY, TOO_SLOW]
-    assert first.transport.is_closed
-
-
-@in_a_loop
-async def test_what_has_been_idle_for_longest_makes_room() -> None:
-    limits = limits_of(most=3)
-    used, older, newer = opened = [Opened(limits) for _ in range(3)]
-    used.connection.begin()
-    used.connection.finish()
-    Opened(limits)
-    assert [one.is_open for one in opened] == [True, False, True]
-    Opened(limits)
-    assert [one.is_open for one in opened] == [True, False, False]
-    Opened(limits)
-    assert not used.is_open
-    older.connection.data_received(b"GET")
-    assert older.inner.events == ["made"], "what is closed is not served"
-    assert newer.connection.received == 0
-
-
-@in_a_loop
-async def test_a_connection_with_requests_is_idle_once_all_are_answered() -> None:
-    limits = limits_of(most=1)
-    busy = Opened(limits)
-    busy.connection.begin()
-    busy.connection.begin()
-    busy.connection.finish()
-    assert Opened(limits).transport.written == BUSY
-    assert busy.is_open
-    busy.connection.finish()
-    assert Opened(limits).is_open
-    assert not busy.is_open
-
-
-@in_a_loop
-async def test_an_address_with_too_many_connections_takes_no_place_from_others() -> None:
-    limits = limits_of(most=9, most_per_address=1)
-    other = Opened(limits, ("192.0.2.1", 1))
-    mine = Opened(limits)
-    assert Opened(limits).is_open
-    assert (other.is_open, mine.is_open) == (True, False)
-
-
-@in_a_loop
-async def test_a_place_is_free_once_its_connection_is_lost() -> None:
-    limits = limits_of(most=2, most_per_address=1)
-    for _ in range(3):
-        one = Opened(limits)
-        one.connection.begin()
-        assert one.is_open
-        assert not Opened(limits).is_open
-        one.connection.connection_lost(None)
-        assert one.inner.events == ["made", "lost"]
-
-
-@in_a_loop
-async def test_an_address_has_no_more_places_after_one_of_its_connections_is_lost() -> None:
-    limits = limits_of(most_per_address=2)
-    busy = [Opened(limits) for _ in range(2)]
-    for one in busy:
-        one.connection.begin()
-    busy[0].connection.connection_lost(None)
-    third = Opened(limits)
-    third.connection.begin()
-    assert third.is_open
-    assert not Opened(limits).is_open
-    for one in (busy[1], third):
-        one.connection.connection_lost(None)
-    assert not limits._by_address, "an address without connections takes no memory"
-
-
-def test_headers_may_take_as_long_as_is_configured(tmp_path: Path) -> None:
-    limits = Connections.of(Settings(home=tmp_path, http_header_timeout_ms=2500))
-    assert limits.header_seconds == 2.5
-
-
-@in_a_loop
-async def test_a_refused_connection_reaches_no_protocol_and_takes_no_place() -> None:
-    limits = limits_of(most=1)
-    busy = Opened(limits)
-    busy.connection.begin()
-    refused = Opened(limits)
-    refused.connection.data_received(b"GET")
-    refused.connection.pause_writing()
-    refused.connection.resume_writing()
-    assert refused.connection.eof_received() is None
-    refused.connection.connection_lost(None)
-    assert refused.inner.events == []
-    assert refused.transport.written == BUSY
-    assert Opened(limits).transport.written == BUSY, "the other one still has its place"
-    busy.connection.connection_lost(None)
-    assert Opened(limits).is_open
+    assert [one.transport.written for one in (first, second)] == [TOO_SLOW, b""]
 
 
 @in_a_loop
@@ -266,7 +166,6 @@ async def test_the_protocol_is_told_of_each_event() -> None:
 async def test_a_client_that_takes_nothing_is_given_up_by_the_system() -> None:
     one = Opened(limits_of(), None)
     assert one.transport.options[socket.TCP_USER_TIMEOUT] == 60_000
-    assert one.connection.address == ""
 
 
 @in_a_loop
@@ -300,20 +199,11 @@ def test_only_an_open_connection_is_ended_for_being_slow(*, is_lost: bool) -> No
 
 
 @in_a_loop
-async def test_a_connection_that_is_closed_for_another_is_not_also_too_slow() -> None:
-    limits = limits_of(most=1, header_seconds=0)
-    first = Opened(limits)
-    Opened(limits)
-    first.transport.is_closed = False  # its transport may still be sending
-    await some_turns()
-    assert first.transport.written == b""
-
-
-@in_a_loop
 async def test_the_end_of_what_is_sent_is_said_and_nothing_to_what_has_gone() -> None:
-    limits = limits_of(most=1)
-    Opened(limits).connection.begin()
-    assert Opened(limits, can_write_eof=True).transport.has_eof
+    limits = limits_of()
+    slow = Transport(can_write_eof=True)
+    limits.end(cast("asyncio.Transport", slow), b"slow")
+    assert slow.has_eof
     gone = Transport()
     gone.is_closed = True
     limits.end(cast("asyncio.Transport", gone), b"busy")
@@ -367,19 +257,16 @@ def request_on(protocol: object) -> BaseRequest:
 
 
 @in_a_loop
-async def test_the_connection_of_a_request_is_counted_limited_and_not_idle_meanwhile() -> None:
-    limits = limits_of(most=1)
-    one = Opened(limits)
+async def test_the_bytes_of_a_request_are_counted_and_limited() -> None:
+    one = Opened(limits_of())
     request = request_on(one.connection)
     with in_flight(request):
         one.connection.data_received(b"abc")
         assert bytes_received(request) == 3
         limit_received(request, 0)
-        assert not Opened(limits).is_open
         limit_received(request, None)
         one.connection.data_received(b"d")
     assert one.is_open
-    assert Opened(limits).is_open
 
 
 @in_a_loop

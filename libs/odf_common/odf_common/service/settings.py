@@ -234,12 +234,6 @@ class Settings:
     public_url: str | None = _option(
         public_url, None, "http[s]://host[:port] by which others reach ODF_SYNC_HTTP, such as that of a proxy"
     )
-    http_max_connections: int = _option(number(1, 100_000), 1000, "open connections of the HTTP server")
-    http_max_connections_per_address: int = _option(
-        number(1, 100_000),
-        250,
-        "open connections of one address; a proxy needs as many as all of its clients",
-    )
     http_trusted_proxies: tuple[str, ...] = _option(
         networks,
         (),

@@ -1,14 +1,11 @@
-"""Limits on connections: how many are open, and how long the headers of a request may take.
+"""Limits on one connection: the time for the headers of a request, and the bytes of a message.
 
-A connection is idle while it has no request: between two, and while headers arrive. At the limit, the connection that
-has been idle for longest is closed for a new one, so clients that open connections and send nothing, or one byte a
-second, cannot lock others out. If none is idle, the new one is answered 503.
+Their number is limited by a proxy in front of a public address, and by the system's limit on open files.
 """
 
 import asyncio
 import socket
 import ssl
-from collections import Counter as Tally
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, cast
@@ -19,8 +16,6 @@ from aiohttp.web_request import BaseRequest
 from prometheus_client import Counter, Gauge
 
 from odf_common.adapters.live_sockets import WHILE_IDLE, watch
-from odf_common.service.settings import Settings
-from odf_sync.access.rate_limits import counted_address
 
 BACKLOG_CONNECTIONS: Final = 128  # connections that the system holds until they are accepted
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
@@ -32,50 +27,31 @@ MAX_LINGERING_CONNECTIONS: Final = 100  # more of them are closed at once
 OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
 CLOSED: Final = Counter(
     "odf_http_connections_closed_total",
-    "Connections closed by a limit: refused, idle for longest when another came, with slow headers, or with a message "
-    "larger than announced.",
+    "Connections closed by a limit: with slow headers, or with a message larger than announced.",
     ("reason",),
 )
 # `FileResponse`'s status for a file that it cannot open, and ours: the store found the file a moment ago.
 NOT_OPENED: Final = {403: 500, 404: 503}
 RETRY_AFTER_SECONDS: Final = 5
-REFUSED, IDLE, SLOW, LARGE = "refused", "idle", "slow", "large"
+SLOW, LARGE = "slow", "large"
 
 
-def _answer(status: str, more: str = "") -> bytes:
-    return f"HTTP/1.1 {status}\r\n{more}Content-Length: 0\r\nConnection: close\r\n\r\n".encode()
-
-
-BUSY: Final = _answer("503 Service Unavailable", f"Retry-After: {RETRY_AFTER_SECONDS}\r\n")
-TOO_SLOW: Final = _answer("408 Request Timeout")
+TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Connections:
-    """The open connections of a server; used in its event loop only."""
+    """The connections of a server; used in its event loop only."""
 
-    def __init__(self, *, most: int, most_per_address: int, header_seconds: float) -> None:
-        """Allow `most` connections, `most_per_address` from one address."""
+    def __init__(self, header_seconds: float) -> None:
+        """Give the headers of each request this time."""
         self.header_seconds = header_seconds
-        self._most = most
-        self._most_per_address = most_per_address
-        self._open: set[ClientConnection] = set()
-        self._by_address: Tally[str] = Tally()
-        self._idle: dict[ClientConnection, None] = {}  # longest idle first
+        self._open = 0
         self._lingering = 0
-
-    @classmethod
-    def of(cls, settings: Settings) -> "Connections":
-        """Return the limits that are configured."""
-        return cls(
-            most=settings.http_max_connections,
-            most_per_address=settings.http_max_connections_per_address,
-            header_seconds=settings.http_header_timeout_ms / 1000,
-        )
 
     async def listen(
         self, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None
     ) -> asyncio.Server:
-        """Accept connections, and give those that are allowed to a protocol; raises `OSError`."""
+        """Accept connections, and serve each with a protocol; raises `OSError`."""
         return await asyncio.get_running_loop().create_server(
             lambda: ClientConnection(self, make),
             host,
@@ -85,34 +61,10 @@ class Connections:
             ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
         )
 
-    def admit(self, connection: "ClientConnection") -> bool:
-        """Count a connection, if there is room or an idle one makes room."""
-        address = connection.address
-        if self._by_address[address] >= self._most_per_address and not self._close_idle(address):
-            return False
-        if len(self._open) >= self._most and not self._close_idle(None):
-            return False
-        self._open.add(connection)
-        self._by_address[address] += 1
-        self.set_idle(connection, is_idle=True)
-        OPEN.set(len(self._open))
-        return True
-
-    def release(self, connection: "ClientConnection") -> None:
-        """Count a connection no longer."""
-        self._idle.pop(connection, None)
-        if connection in self._open:
-            self._open.remove(connection)
-            self._by_address[connection.address] -= 1
-            if not self._by_address[connection.address]:
-                del self._by_address[connection.address]
-            OPEN.set(len(self._open))
-
-    def set_idle(self, connection: "ClientConnection", *, is_idle: bool) -> None:
-        """Note that a connection has no request, or has one."""
-        self._idle.pop(connection, None)
-        if is_idle and connection in self._open:
-            self._idle[connection] = None
+    def count(self, more: int) -> None:
+        """Count a connection that was opened, 1, or lost, -1."""
+        self._open += more
+        OPEN.set(self._open)
 
     def end(self, transport: asyncio.Transport, answer: bytes) -> None:
         """Send an answer, and close after its client had time to read it."""
@@ -132,24 +84,12 @@ class Connections:
         self._lingering -= 1
         transport.abort()
 
-    def _close_idle(self, address: str | None) -> bool:
-        """Close what has been idle for longest, of one address or of any; return whether there was one."""
-        waiting = next(
-            (connection for connection in self._idle if address in (None, connection.address)), None
-        )
-        if waiting is None:
-            return False
-        self.release(waiting)
-        waiting.close_idle()
-        return True
-
 
 class ClientConnection(asyncio.Protocol):
     """One connection, between the transport and the protocol of the HTTP server."""
 
     def __init__(self, limits: Connections, make: Callable[[], asyncio.Protocol]) -> None:
         """Wait for the transport."""
-        self.address = ""
         self._limits = limits
         self._make = make
         self._transport: asyncio.Transport | None = None
@@ -165,13 +105,9 @@ class ClientConnection(asyncio.Protocol):
         """Whether more bytes have come than `hold` takes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve, or refuse."""
+        """Begin to serve."""
+        self._limits.count(1)
         self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.address = counted_address(str(peer[0])) if peer else ""
-        if not self._limits.admit(self):
-            self._end(REFUSED, BUSY)
-            return
         # While the kernel sends a file, no callback says that the client reads nothing: the kernel itself gives up.
         # It does so too on a client that has gone.
         stalled = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(STALLED_SECONDS * 1000))
@@ -211,9 +147,9 @@ class ClientConnection(asyncio.Protocol):
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting the connection."""
+        """Pass on that the client has gone."""
+        self._limits.count(-1)
         self._stop_timer()
-        self._limits.release(self)
         if self._inner is not None:
             self._inner.connection_lost(exc)
 
@@ -221,13 +157,10 @@ class ClientConnection(asyncio.Protocol):
         """Note that a request has begun: its headers are complete."""
         self._requests += 1
         self._stop_timer()
-        self._limits.set_idle(self, is_idle=False)
 
     def finish(self) -> None:
         """Note that a request has been answered."""
         self._requests -= 1
-        if not self._requests:
-            self._limits.set_idle(self, is_idle=True)
 
     def limit(self, most: int | None) -> None:
         """Close when more than this many bytes have come from now on; None: never."""
@@ -238,14 +171,6 @@ class ClientConnection(asyncio.Protocol):
         """Read no more when more than this many bytes have come from now on, until the next limit."""
         self._left, self._is_holding = most, True
         self._resume()
-
-    def close_idle(self) -> None:
-        """Close, because another connection needs the place."""
-        CLOSED.labels(IDLE).inc()
-        self._stop_timer()
-        self._is_ended = True
-        if self._transport is not None:
-            self._transport.close()
 
     def _pause(self) -> None:
         # Each time: the HTTP server resumes a transport when it has passed on a message.
@@ -278,7 +203,6 @@ class ClientConnection(asyncio.Protocol):
         CLOSED.labels(reason).inc()
         self._stop_timer()
         self._is_ended = True
-        self._limits.release(self)
         assert self._transport is not None
         self._limits.end(self._transport, answer)
 
@@ -316,7 +240,7 @@ def _connection(request: BaseRequest) -> ClientConnection | None:
 
 @contextmanager
 def in_flight(request: BaseRequest) -> Iterator[None]:
-    """Count a request; its connection is not idle meanwhile."""
+    """Count a request; the time for headers does not run meanwhile."""
     connection = _connection(request)
     if connection is None:
         yield

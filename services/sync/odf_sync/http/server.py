@@ -64,8 +64,8 @@ def serve_http(
     app = partial(
         application, authorizer, tuple(served), audit=audit, rate=RequestRate(rate), proxies=proxies
     )
-    limits = partial(Connections.of, settings)
-    keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, limits())), stop)
+    header_seconds = settings.http_header_timeout_ms / 1000
+    keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, Connections(header_seconds))), stop)
 
 
 def endpoints(
