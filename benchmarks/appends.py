@@ -18,7 +18,9 @@ from node_under_test import BenchedNode
 from odf_testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.build_blocks import build_blocks

@@ -20,7 +20,7 @@ from odf_testing.manifests import as_text, root
 from odf_testing.minioserver import MinioServer, serving_s3
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Location
 from odf_coordinator.commit.outcomes import Committed

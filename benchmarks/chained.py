@@ -12,7 +12,9 @@ from typing import Final
 import pyarrow as pa
 from odf_testing.coordinator import FakeBus, FakeTopics
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.reserve import Reserve
 from odf_common.adapters.system_clock import SystemClock
 from odf_common.chain.add_data import add_data_event

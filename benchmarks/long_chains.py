@@ -9,7 +9,7 @@ import pyarrow as pa
 from odf_testing.builders import AChain, a_chain, a_seed, a_time
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.data.schema_evolution import schema_to_event

@@ -24,8 +24,10 @@ from odf_testing.builders import (
 )
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import keep_dataset_key
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate

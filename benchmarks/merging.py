@@ -29,7 +29,7 @@ import structlog
 from merge_growth import KEY, ROWS, Dataset, a_batch, a_dataset
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local import LocalBlobStore
+from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.steps import (
     MergeStrategy,

@@ -7,7 +7,8 @@ import pytest
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local import CorruptName, durable
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.catalog import CorruptName
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.errors import Damaged, NotFound

@@ -3,7 +3,7 @@
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local import CorruptRef
+from odf_common.adapters.local.refs import CorruptRef
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal
 from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash

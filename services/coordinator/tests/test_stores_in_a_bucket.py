@@ -13,7 +13,7 @@ from odf_testing.coordinator import Coordinator, FakeTopics
 from odf_testing.killer import Killed, Killer
 from odf_testing.minioserver import MinioServer, serving_s3
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Location

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeGuard
 
-from odf_common.adapters.local import CorruptName, CorruptRef
+from odf_common.adapters.local.catalog import CorruptName
 from odf_common.adapters.local.durable import LockHeld
+from odf_common.adapters.local.refs import CorruptRef
 from odf_common.chain.arrivals import TimeInFuture
 from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import (

@@ -24,7 +24,8 @@ from odf_testing.clocks import ManualClock
 from odf_testing.killer import Inline, Killed, Killer, first_write
 from odf_testing.letters import StoredLetters
 
-from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate

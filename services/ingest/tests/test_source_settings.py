@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local import LocalBlobStore
+from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings, load_settings, save_settings

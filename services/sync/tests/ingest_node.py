@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.http import running
 
 from odf_common.adapters.grpc.server import GrpcServer, serve
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.staging import Staging
 from odf_common.errors import NotFound
 from odf_common.ports.store import CatalogEntry

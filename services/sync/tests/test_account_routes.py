@@ -21,7 +21,7 @@ from odf_testing.guarded import GuardedDict
 from odf_testing.http import running
 from odf_testing.recorded_cases import Side, plays
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, incarnation

@@ -14,7 +14,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.bus import MemoryBus
 from odf_testing.http import running
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.networks import PUBLIC as PUBLIC_ONLY
 from odf_common.adapters.networks import Networks
 from odf_common.codec.envelopes import Envelope, decode

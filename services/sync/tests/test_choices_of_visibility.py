@@ -9,7 +9,7 @@ import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.node_datasets import in_files
 
-from odf_common.adapters.local import LocalBlobStore
+from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.errors import AlreadyExists, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import PRIVATE_MARK, PUBLIC_MARK, CatalogEntry, Incarnation, id_of, incarnation

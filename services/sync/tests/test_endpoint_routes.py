@@ -17,7 +17,7 @@ from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.http import running
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit

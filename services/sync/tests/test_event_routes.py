@@ -16,7 +16,9 @@ from odf_testing.builders import a_chain, a_dataset, a_time
 from odf_testing.guarded import GuardedDict
 from odf_testing.http import running
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.state_cache import ChainStates, NoStateCache

@@ -17,7 +17,7 @@ from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.adapters.grpc.client import calling, channel
 from odf_common.adapters.grpc.server import serve
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name

@@ -8,7 +8,7 @@ import pytest
 from odf_testing.builders import a_hash
 from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.local import LocalBlobStore
+from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.errors import StorageUnavailable
 from odf_sync.smart import spool_files
 from odf_sync.smart.spool_files import SpooledBlocks, pieces_of, spool_file

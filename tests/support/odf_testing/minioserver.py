@@ -19,7 +19,7 @@ from minio.credentials.providers import StaticProvider
 from minio.error import MinioException
 from minio.minioadmin import MinioAdmin
 
-from odf_common.adapters.local import LocalBlobStore
+from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache

@@ -1,4 +1,7 @@
-"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`."""
+"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`.
+
+Each imports its messages when it is called, since a command needs few of them.
+"""
 
 import json
 import os
@@ -6,11 +9,9 @@ import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from http.client import HTTPException
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.cli.exit_codes import keeping_interrupts
@@ -18,16 +19,17 @@ from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.metadata.scalars import Timestamp
-from odf_common.proto.odf.node.v1.access_pb2 import ListAccountsRequest
-from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
-from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
-from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, PollsRequest, StuckReply, StuckRequest
-from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
-from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
-from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
-from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 from odf_common.service.protection import command_credentials
 from odf_common.service.settings import TENANCY_FILE, load
+
+if TYPE_CHECKING:
+    from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
+    from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+    from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
+    from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+    from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+    from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+    from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 
 COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
@@ -43,15 +45,19 @@ def this_node() -> Node:
 @contextmanager
 def coordinator(
     node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
-) -> Iterator[CoordinatorStub]:
+) -> Iterator["CoordinatorStub"]:
     """Connect to the coordinator; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
     with _service(node, "coordinator", timeout) as open_channel:
         yield CoordinatorStub(open_channel)
 
 
 @contextmanager
-def ingest(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[IngestStub]:
+def ingest(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["IngestStub"]:
     """Connect to ingest; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+
     with _service(node, "ingest", timeout) as open_channel:
         yield IngestStub(open_channel)
 
@@ -70,6 +76,8 @@ OnSilence = Callable[[str, OdfError], None]  # called with a service that does n
 
 def require_health(node: Node, service: str) -> None:
     """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
     with _service(node, service, 0) as open_channel:
         request = health_pb2.HealthCheckRequest()
         health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
@@ -84,6 +92,8 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
 
     For several sources: all reasons and remedies, and the earliest time.
     """
+    from odf_common.proto.odf.node.v1.ingest_pb2 import StuckRequest
+
     try:
         with ingest(node, timeout=0) as service:
             sources = service.Stuck(StuckRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
@@ -96,8 +106,10 @@ def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping
     return {name: _stuck(sources) for name, sources in by_id.items()}
 
 
-def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, PollsReply.Poll]:
+def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, "PollsReply.Poll"]:
     """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
+    from odf_common.proto.odf.node.v1.ingest_pb2 import PollsRequest
+
     try:
         with ingest(node, timeout=0) as service:
             reply = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS)
@@ -107,7 +119,7 @@ def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Po
     return {poll.dataset_id: poll for poll in reply.polls}
 
 
-def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
+def _stuck(sources: Sequence["StuckReply.Source"]) -> Stuck:
     times = [source.since for source in sources if source.HasField("since")]
     return Stuck(
         problem="; ".join(source.why for source in sources),
@@ -118,6 +130,7 @@ def _stuck(sources: Sequence[StuckReply.Source]) -> Stuck:
 
 def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
     """Return the datasets as the views see them; raises `Unavailable`."""
+    from http.client import HTTPException
     from urllib.request import urlopen
 
     try:
@@ -129,22 +142,28 @@ def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def verifier(node: Node | None = None) -> Iterator[VerifierStub]:
+def verifier(node: Node | None = None) -> Iterator["VerifierStub"]:
     """Connect to the verifier; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+
     with _service(node, "verifier") as open_channel:
         yield VerifierStub(open_channel)
 
 
 @contextmanager
-def sync(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[SyncStub]:
+def sync(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["SyncStub"]:
     """Connect to sync; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+
     with _service(node, "sync", timeout) as open_channel:
         yield SyncStub(open_channel)
 
 
 @contextmanager
-def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator[AccessStub]:
+def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["AccessStub"]:
     """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
+
     with _service(node, "sync", timeout) as open_channel:
         yield AccessStub(open_channel)
 
@@ -172,6 +191,8 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
     aliases = [alias for alias in map(_alias, names) if alias is not None and alias.account is not None]
     if not aliases:
         return
+    from odf_common.proto.odf.node.v1.access_pb2 import ListAccountsRequest
+
     is_multi_tenant = (load().home / TENANCY_FILE).exists()
     try:
         with access(node, timeout=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
@@ -195,8 +216,10 @@ def _alias(name: str) -> Alias | None:
 
 
 @contextmanager
-def webhooks(node: Node | None = None) -> Iterator[WebhooksStub]:
+def webhooks(node: Node | None = None) -> Iterator["WebhooksStub"]:
     """Connect to sync's webhooks; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
+
     with _service(node, "sync") as open_channel:
         yield WebhooksStub(open_channel)
 

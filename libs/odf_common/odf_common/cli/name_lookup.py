@@ -5,18 +5,17 @@ URL, or by its name in a named repository.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.repositories import LocalRepositories
-from odf_common.codec.flatbuffers import decode_block
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
-from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
 from odf_common.service.settings import load
+
+if TYPE_CHECKING:
+    from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem
 
 MIN_PART_CHARACTERS: Final = 8  # of a hash
 MAX_LISTED_HASHES: Final = 5  # if the name is ambiguous
@@ -24,6 +23,8 @@ MAX_LISTED_HASHES: Final = 5  # if the name is ambiguous
 
 def complete_dataset(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
     """Return the datasets of this node whose names begin like that; the node need not run."""
+    from odf_common.adapters.local.catalog import LocalCatalog
+
     try:
         names = [entry.alias for entry in LocalCatalog(load().home).entries()]
     except OdfError:
@@ -49,6 +50,9 @@ def is_remote(name: str) -> bool:
         case RemoteId(repo=repo):
             return repo is not None
         case AmbiguousAlias(first=first):
+            from odf_common.adapters.local.catalog import LocalCatalog
+            from odf_common.adapters.local.repositories import LocalRepositories
+
             home = load().home
             return first in LocalRepositories(home).names() and LocalCatalog(home).by_alias(name) is None
         case _:
@@ -64,8 +68,10 @@ def require_block_name(block: str) -> None:
         )
 
 
-def find_block(items: Iterable[BlockItem], dataset: str, block: str) -> BlockItem:
+def find_block(items: Iterable["BlockItem"], dataset: str, block: str) -> "BlockItem":
     """Return the block with this number, hash or unique part of a hash; raises `NotFound` or `InvalidInput`."""
+    from odf_common.codec.flatbuffers import decode_block
+
     number, part = block.lstrip("0") or "0", canonical(block)
     blocks: list[BlockItem] = []
     for item in items:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
-from odf_common.adapters.local import LocalBlobStore, LocalRefStore
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.redis import RedisLocks, RedisStateCache
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.node_datasets import NodeDatasets

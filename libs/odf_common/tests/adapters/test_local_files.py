@@ -15,7 +15,10 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, claims, durable, layout
+from odf_common.adapters.local import claims, durable, layout
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.errors import NotFound, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind

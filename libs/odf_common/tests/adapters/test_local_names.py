@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, an_entry
 
-from odf_common.adapters.local import CorruptName, LocalBlobStore, LocalCatalog, faults, layout
 from odf_common.adapters.local import catalog as catalog_module
+from odf_common.adapters.local import faults, layout
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import CorruptName, LocalCatalog
 from odf_common.errors import AlreadyExists, StorageUnavailable
 from odf_common.ports.store import CatalogEntry, ObjectKind
 

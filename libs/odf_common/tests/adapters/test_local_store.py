@@ -23,15 +23,10 @@ from odf_testing.contracts import (
 )
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local import (
-    CorruptName,
-    CorruptRef,
-    LocalBlobStore,
-    LocalCatalog,
-    LocalRefStore,
-    durable,
-    layout,
-)
+from odf_common.adapters.local import durable, layout
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import CorruptName, LocalCatalog
+from odf_common.adapters.local.refs import CorruptRef, LocalRefStore
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.identity.did import DatasetId

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import LocalBlobStore, LocalCatalog, LocalRefStore, durable, key_files, layout
+from odf_common.adapters.local import durable, key_files, layout
+from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
+from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable

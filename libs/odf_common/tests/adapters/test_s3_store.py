@@ -26,8 +26,9 @@ from odf_testing.damage import overwrite
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 
-from odf_common.adapters.local import CorruptRef, layout
+from odf_common.adapters.local import layout
 from odf_common.adapters.local.durable import PENDING
+from odf_common.adapters.local.refs import CorruptRef
 from odf_common.adapters.s3 import bucket
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_blobs import S3BlobStore, _Fetches

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import dataset_key, is_imported, keep_dataset_key
 from odf_common.cli import main as cli
 from odf_common.hashing import multibase

@@ -7,7 +7,7 @@ import click
 import pytest
 from odf_testing.builders import a_dataset
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.cli import clients
 from odf_common.cli import main as cli

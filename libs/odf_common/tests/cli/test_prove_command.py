@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import NoPrivateKey
 from odf_common.cli import main as cli
 from odf_common.cli.commands import prove

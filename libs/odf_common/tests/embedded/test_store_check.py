@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import an_entry
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.embedded.checks import StoreChanged, require_store
 from odf_common.errors import StorageUnavailable
 from odf_common.service.settings import Settings

@@ -24,7 +24,7 @@ from faust.web import Request, Response, View
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import ANSWER_MS, CONNECT_MS, SESSION_TIMEOUT_MS
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.adapters.malformed_requests import count_malformed_requests

@@ -3,7 +3,7 @@
 from time import sleep
 from typing import Final
 
-from odf_common.adapters.local import CorruptRef
+from odf_common.adapters.local.refs import CorruptRef
 from odf_common.adapters.s3.bucket import Bucket, StoredObject
 from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.hashing.multihash import Multihash

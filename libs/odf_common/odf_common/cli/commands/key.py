@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.durable import PRIVATE
 from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import echo, output_option, print_object, remark

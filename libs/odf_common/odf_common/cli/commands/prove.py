@@ -2,7 +2,7 @@
 
 import click
 
-from odf_common.adapters.local import LocalCatalog
+from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.cli.exit_codes import ExitCode
 from odf_common.cli.name_lookup import dataset_argument
 from odf_common.cli.output import output_option, print_object
