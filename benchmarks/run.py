@@ -51,6 +51,7 @@ WITH_NODE: Final[tuple[str, ...]] = (
     "integrity",
     "appends",
     "poll_unchanged",
+    "commands",
 )
 USUAL: Final = (*ALONE, *WITH_NODE)
 LONG: Final = (
