@@ -15,7 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import click
 
@@ -180,6 +180,9 @@ def print_bytes(content: bytes) -> None:
 @contextmanager
 def progress(console: "Console | None" = None) -> Iterator["Progress"]:
     """Show progress bars on stderr while the block runs; nothing if it is not a terminal."""
+    if console is None and not sys.stderr.isatty():
+        yield cast("Progress", _NoBars())  # importing rich takes longer than most commands
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
@@ -194,6 +197,19 @@ def progress(console: "Console | None" = None) -> Iterator["Progress"]:
         disable=not console.is_terminal,
     ) as bars:
         yield bars
+
+
+class _NoBars:
+    """Progress bars of a command whose stderr is not a terminal."""
+
+    def add_task(self, description: str, **_: object) -> int:
+        return 0
+
+    def update(self, task: int, **_: object) -> None:
+        pass
+
+    def remove_task(self, task: int) -> None:
+        pass
 
 
 def _description() -> "ProgressColumn":
