@@ -199,6 +199,8 @@ INSTEAD: Final = frozenset(
         "odf_sync/transfer/push/push_errors.py PushDiverged.advice",
     )
 )
+METHODS: Final = {"MESSAGE": "__str__", "ADVICE": "advice"}  # that return these texts of a class
+FIELD: Final = re.compile(r"\{[a-z_]+(![rs])?\}")
 # Commands for another node, its owner or its user, and for starting this one.
 ELSEWHERE: Final = frozenset(
     (
@@ -240,9 +242,9 @@ def _commands(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, str]
         inside = names
         if isinstance(child, ast.FunctionDef | ast.ClassDef):
             inside = (*names, child.name)
-        elif isinstance(child, ast.Assign | ast.AnnAssign) and not names:
-            target = child.targets[0] if isinstance(child, ast.Assign) else child.target
-            inside = (ast.unparse(target),)
+        elif isinstance(child, ast.Assign | ast.AnnAssign):
+            target = ast.unparse(child.targets[0] if isinstance(child, ast.Assign) else child.target)
+            inside = (*names, METHODS[target]) if names and target in METHODS else names or (target,)
         text = _text_of(child)
         if text is None:
             yield from _commands(child, inside)
@@ -252,10 +254,10 @@ def _commands(node: ast.AST, names: tuple[str, ...]) -> Iterator[tuple[str, str]
 
 
 def _text_of(node: ast.AST) -> str | None:
-    """Return a string of the code, with x for what an f-string inserts."""
+    """Return a string of the code, with x for what an f-string or a template inserts."""
     match node:
         case ast.Constant(value=str(text)):
-            return text
+            return FIELD.sub("x", text)
         case ast.JoinedStr(values=values):
             return "".join(str(one.value) if isinstance(one, ast.Constant) else "x" for one in values)
         case _:

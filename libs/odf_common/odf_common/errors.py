@@ -1,7 +1,7 @@
 """The root and the families of this project's errors; facts are fields.
 
-The message is built from the class's docstring and the fields, so the code that raises it states facts only.
-`advice()` is the sentence shown to the user after the message.
+A class has its text in `MESSAGE` and `ADVICE`, with fields in braces, so the code that raises it states facts only;
+`__str__` and `advice()` are methods only where something must be computed. `advice()` is shown after the message.
 """
 
 import errno
@@ -30,8 +30,22 @@ TRANSIENT_ERRNOS: Final = frozenset(
 class OdfError(Exception):
     """Something in the node went wrong."""
 
+    MESSAGE = ""
+    """What is wrong; empty: the first sentence of the docstring, then the fields as `name=value`."""
+    ADVICE = ""
+    """What to do about it, in one sentence; empty: nothing in particular."""
+
+    def __init_subclass__(cls) -> None:
+        """Let a text replace the method of a base class, as a method would."""
+        if "MESSAGE" in vars(cls):
+            cls.__str__ = OdfError.__str__  # type: ignore[method-assign]
+        if "ADVICE" in vars(cls):
+            cls.advice = OdfError.advice  # type: ignore[method-assign]
+
     def __str__(self) -> str:
-        """Return the first sentence of the docstring, then the fields as `name=value`."""
+        """Return what is wrong."""
+        if self.MESSAGE:
+            return self.MESSAGE.format_map(vars(self))
         what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
         facts = ", ".join(
             f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) is not None
@@ -49,7 +63,7 @@ class OdfError(Exception):
 
     def advice(self) -> str:
         """Return one sentence on what to do about it, or an empty string."""
-        return ""
+        return self.ADVICE.format_map(vars(self))
 
 
 def _rebuild(kind: type[OdfError], facts: dict[str, object]) -> OdfError:
@@ -74,11 +88,9 @@ class InvalidInput(OdfError):
 class NotFound(OdfError):
     """The named thing does not exist."""
 
-    what: str
+    MESSAGE = "{what} does not exist"
 
-    def __str__(self) -> str:
-        """Return what is missing."""
-        return f"{self.what} does not exist"
+    what: str
 
 
 @dataclass(eq=False, kw_only=True)
@@ -120,11 +132,9 @@ class HeadMoved(Conflict):
 class AlreadyExists(Conflict):
     """The name is taken."""
 
-    what: str
+    MESSAGE = "{what} already exists"
 
-    def __str__(self) -> str:
-        """Return what already exists."""
-        return f"{self.what} already exists"
+    what: str
 
 
 @dataclass(eq=False, kw_only=True)
@@ -148,23 +158,21 @@ class Unavailable(OdfError):
 class Damaged(VerificationFailed):
     """A stored file cannot be used, and waiting will not change that."""
 
+    MESSAGE = "{file} cannot be used: {why}"
+    ADVICE = (
+        "restore it from a copy of the dataset, as a regular file that the node's user may read and "
+        "write; or remove the dataset with `odf delete DATASET`; other datasets are not affected"
+    )
+
     file: str  # relative to the node's home or to the dataset's folder
     why: str
-
-    def __str__(self) -> str:
-        """Return which file it is, and why it cannot be used."""
-        return f"{self.file} cannot be used: {self.why}"
-
-    def advice(self) -> str:
-        return (
-            "restore it from a copy of the dataset, as a regular file that the node's user may read and write; or "
-            "remove the dataset with `odf delete DATASET`; other datasets are not affected"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
 class StorageUnavailable(Unavailable):
     """Stored files cannot be read or written now."""
+
+    ADVICE = "{remedy}"
 
     what: str = "storage"
     file: str | None = None  # relative to the node's home or to the dataset's folder
@@ -176,13 +184,12 @@ class StorageUnavailable(Unavailable):
             Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
         )
 
-    def advice(self) -> str:
-        return self.remedy
-
 
 @dataclass(eq=False, kw_only=True)
 class Refused(OdfError):
     """The node refused; `reason` is the name of the error (the class's own unless given), `text` its message."""
+
+    MESSAGE = "{text}"
 
     reason: str = ""
     text: str
@@ -190,10 +197,6 @@ class Refused(OdfError):
     def __post_init__(self) -> None:
         """Name the reason after the class."""
         self.reason = self.reason or type(self).__name__
-
-    def __str__(self) -> str:
-        """Return the message."""
-        return self.text
 
 
 @dataclass(eq=False, kw_only=True)

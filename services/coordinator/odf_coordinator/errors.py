@@ -34,20 +34,15 @@ class NotFastForward(Refused):
 class InputDiverged(Conflict):
     """A derivative has read a block that its input no longer has."""
 
+    MESSAGE = (
+        "{dataset} has read block {block} of {input}, which is no longer in its chain: {input} was "
+        "reset, or has diverged"
+    )
+    ADVICE = (
+        "`odf pull --reset-derivatives {dataset}` rolls {dataset} back to the last consistent block, "
+        "and recomputes it from there"
+    )
+
     dataset: str
     input: str
     block: str
-
-    def __str__(self) -> str:
-        """Return the derivative, and the missing block of which input."""
-        return (
-            f"{self.dataset} has read block {self.block} of {self.input}, which is no longer in its chain: "
-            f"{self.input} was reset, or has diverged"
-        )
-
-    def advice(self) -> str:
-        """Return how to roll back."""
-        return (
-            f"`odf pull --reset-derivatives {self.dataset}` rolls {self.dataset} back to the last consistent block, "
-            "and recomputes it from there"
-        )

@@ -31,22 +31,19 @@ class Signal(OdfError):
 class UnsupportedStep(InvalidInput):
     """This node does not support the step."""
 
-    step: str
+    ADVICE = "choose another read format or merge strategy, or convert the data before pushing it"
 
-    def advice(self) -> str:
-        return "choose another read format or merge strategy, or convert the data before pushing it"
+    step: str
 
 
 @dataclass(eq=False, kw_only=True)
 class UnsupportedMediaType(InvalidInput):
     """Data was pushed with a media type that this node does not read."""
 
+    MESSAGE = "Content-Type {media_type!r} is not a format that this node reads"
+
     media_type: str
     known: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Return the media type."""
-        return f"Content-Type {self.media_type!r} is not a format that this node reads"
 
     def advice(self) -> str:
         return (
@@ -59,14 +56,10 @@ class UnsupportedMediaType(InvalidInput):
 class TooManyPending(Unavailable):
     """The limit of pushes that wait to be committed to a dataset is reached."""
 
+    MESSAGE = "{what} wait to be committed: {why}"
+    ADVICE = "repeat the push later, or push larger batches: each one becomes a block"
+
     why: str | None = "none more is accepted until some are committed"
-
-    def __str__(self) -> str:
-        """Return how many wait."""
-        return f"{self.what} wait to be committed: {self.why}"
-
-    def advice(self) -> str:
-        return "repeat the push later, or push larger batches: each one becomes a block"
 
 
 RESET: Final = (
@@ -92,14 +85,12 @@ QUICKER: Final = "commit a faster query with `odf commit DATASET FILE`: the sour
 class SourceStopped(Refused):
     """The push source is stopped until someone acts; `reason` and `text` are those of the error that stopped it."""
 
+    MESSAGE = "push source {source} is stopped: {text} ({reason})"
+
     source: str
     dataset: str
     topic: str = ""
     """The topic at which it is stopped, if it reads external topics."""
-
-    def __str__(self) -> str:
-        """Return the source, the error's message and its name."""
-        return f"push source {self.source} is stopped: {self.text} ({self.reason})"
 
     def advice(self) -> str:
         """Return the command that makes it continue."""
@@ -138,6 +129,8 @@ def _takes_back(stop: SourceStopped) -> bool:
 class NothingCommitted(Refused):
     """A push failed before it was proposed, so it is not in the chain and never will be."""
 
+    ADVICE = "{hint}"
+
     hint: str
 
     @classmethod
@@ -148,9 +141,6 @@ class NothingCommitted(Refused):
             text=f"{error}; nothing was committed",
             hint=f"{error.advice()}; then repeat the command".removeprefix("; then "),
         )
-
-    def advice(self) -> str:
-        return self.hint
 
 
 @dataclass(eq=False, kw_only=True)
@@ -191,31 +181,25 @@ class OperationsMismatched(InvalidInput):
 class AwaitingCorrection(Signal):
     """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 
+    MESSAGE = "{why}"
+
     end: Mapping[int, int]
     tries: int
     why: str
-
-    def __str__(self) -> str:
-        """Return which half is missing."""
-        return self.why
 
 
 @dataclass(eq=False, kw_only=True)
 class SourceWaiting(Refused):
     """The push source waits for a message that has not arrived; `reason` and `text` are those of the error."""
 
+    MESSAGE = "push source {source} waits for more: {text}"
+    ADVICE = (
+        "nothing was skipped; it continues automatically as soon as the other half is in the topic; if "
+        "that never arrives, skip this half: `odf source skip {dataset} --source {source}`"
+    )
+
     source: str
     dataset: str
-
-    def __str__(self) -> str:
-        """Return the source and what it waits for."""
-        return f"push source {self.source} waits for more: {self.text}"
-
-    def advice(self) -> str:
-        return (
-            "nothing was skipped; it continues automatically as soon as the other half is in the topic; "
-            f"if that never arrives, skip this half: `odf source skip {self.dataset} --source {self.source}`"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -238,12 +222,10 @@ class SourceRetries(Refused):
 class SourceQueries(Refused):
     """The push source's query over a batch takes long."""
 
+    MESSAGE = "push source {source} is slow: {text}"
+
     source: str
     text: str = "its query over a batch has not ended yet"
-
-    def __str__(self) -> str:
-        """Return the source, and what it waits for."""
-        return f"push source {self.source} is slow: {self.text}"
 
     def advice(self) -> str:
         return f"after five minutes the source stops, so that it does not block others; {QUICKER}"
@@ -252,6 +234,10 @@ class SourceQueries(Refused):
 @dataclass(eq=False, kw_only=True)
 class SourceBuildsIndex(Refused):
     """The index for merging that the push source needs is being built from the dataset's slices."""
+
+    ADVICE = (
+        "do nothing: its messages are committed as soon as the index is complete; other sources do not wait"
+    )
 
     source: str
     done: int
@@ -265,51 +251,40 @@ class SourceBuildsIndex(Refused):
         far = f"{self.done} of {self.total} slices" if self.total else "reading the chain"
         return f"push source {self.source} is {self.text}: {far}"
 
-    def advice(self) -> str:
-        return "do nothing: its messages are committed as soon as the index is complete; other sources do not wait"
-
 
 @dataclass(eq=False, kw_only=True)
 class RegistryUnavailable(Unavailable):
     """The schema registry of a source gives no schemas now; the source is paused, and no message is lost."""
 
-    def __str__(self) -> str:
-        """Return which registry it is, and why."""
-        return f"{self.what} gives no schema: {self.why}"
-
-    def advice(self) -> str:
-        return (
-            "nothing was skipped or rejected; it continues automatically once the registry answers; set another "
-            "address or credentials with `odf source set DATASET KEY=VALUE` (schemaRegistry, schemaRegistryUser, "
-            "schemaRegistryPassword, schemaRegistryCa)"
-        )
+    MESSAGE = "{what} gives no schema: {why}"
+    ADVICE = (
+        "nothing was skipped or rejected; it continues automatically once the registry answers; set "
+        "another address or credentials with `odf source set DATASET KEY=VALUE` (schemaRegistry, "
+        "schemaRegistryUser, schemaRegistryPassword, schemaRegistryCa)"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class TopicReplaced(Conflict):
     """The push topic is not the one that was read before."""
 
+    MESSAGE = (
+        "its topic was replaced: {topic} has the id {actual}, but {expected} was read before; it was "
+        "deleted and created again, or the dataset was fed on another node"
+    )
+
     topic: str
     expected: str
     actual: str
-
-    def __str__(self) -> str:
-        """Return both topic ids, and the possible causes."""
-        return (
-            f"its topic was replaced: {self.topic} has the id {self.actual}, but {self.expected} was read before; it "
-            "was deleted and created again, or the dataset was fed on another node"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
 class TopicGone(Conflict):
     """The push topic that was read before no longer exists."""
 
-    topic: str
+    MESSAGE = "its topic is gone: {topic} was deleted"
 
-    def __str__(self) -> str:
-        """Return which topic is missing."""
-        return f"its topic is gone: {self.topic} was deleted"
+    topic: str
 
 
 @dataclass(eq=False, kw_only=True)
@@ -329,34 +304,30 @@ class NoTopic(NotFound):
 class RecordsExpired(Conflict):
     """Messages were deleted from the push topic before they were read."""
 
+    MESSAGE = (
+        "messages were lost: {topic} begins at offset {low} of partition {partition}, but {next} is "
+        "next; they expired or were deleted"
+    )
+
     topic: str
     partition: int
     next: int
     low: int
-
-    def __str__(self) -> str:
-        """Return which messages are lost."""
-        return (
-            f"messages were lost: {self.topic} begins at offset {self.low} of partition {self.partition}, "
-            f"but {self.next} is next; they expired or were deleted"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
 class PositionBeyondEnd(Conflict):
     """The push topic ends before the position that was read last."""
 
+    MESSAGE = (
+        "its topic ends too early: {topic} ends at offset {high} of partition {partition}, but {next} "
+        "is next; it was truncated, or the dataset was fed on another node"
+    )
+
     topic: str
     partition: int
     next: int
     high: int
-
-    def __str__(self) -> str:
-        """Return where the topic ends, and the position to read from."""
-        return (
-            f"its topic ends too early: {self.topic} ends at offset {self.high} of partition {self.partition}, "
-            f"but {self.next} is next; it was truncated, or the dataset was fed on another node"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -378,11 +349,10 @@ class AlreadyCommitted(Signal):
 class KeyReused(InvalidInput):
     """A file is pushed with an idempotency key that was used for another file."""
 
+    ADVICE = "push it with a key other than {key!r}, or without one"
+
     text: str = "other content was committed with this idempotency key; nothing of this file was committed"
     key: str
-
-    def advice(self) -> str:
-        return f"push it with a key other than {self.key!r}, or without one"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -411,18 +381,16 @@ class RecordRejected(InvalidInput):
 class TooManyRejected(InvalidInput):
     """A batch has more messages that are not records than the source may reject."""
 
+    MESSAGE = (
+        "{rejected} of {count} {messages} are not records, more than maxRejectedShare={limit:g} allows; "
+        "the first: {why}"
+    )
+
     messages: str
     rejected: int
     count: int
     limit: float
     why: str
-
-    def __str__(self) -> str:
-        """Return both counts, and why the first message is not a record."""
-        return (
-            f"{self.rejected} of {self.count} {self.messages} are not records, "
-            f"more than maxRejectedShare={self.limit:g} allows; the first: {self.why}"
-        )
 
 
 # The topic is not as the chain knows it; only a user can decide to accept it as it is.
@@ -455,13 +423,11 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
 class CannotRetry(Conflict):
     """A rejected message cannot be published again as it was, or a rejected row does not fit its source now."""
 
+    MESSAGE = "message {place} cannot be retried: {why}"
+
     place: str
     why: str
     is_row: bool = False
-
-    def __str__(self) -> str:
-        """Return the message, and why."""
-        return f"message {self.place} cannot be retried: {self.why}"
 
     def advice(self) -> str:
         if self.is_row:

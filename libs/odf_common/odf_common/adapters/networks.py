@@ -29,6 +29,11 @@ SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")  # deprecated, and global
 class AddressForbidden(Refused):
     """An address is neither public nor allowed in the node's settings."""
 
+    ADVICE = (
+        "if this node may connect to it, start it with ODF_FETCH_NETWORKS set to the networks that are "
+        "allowed, such as 127.0.0.0/8 (separated by commas)"
+    )
+
     text: str = ""
     host: str
     address: str
@@ -37,12 +42,6 @@ class AddressForbidden(Refused):
         """Return the host and its address."""
         at = "" if self.host.strip("[]") == self.address else f" at {self.address}"
         return f"{self.host}{at} is not a public address, and the settings do not allow it"
-
-    def advice(self) -> str:
-        return (
-            "if this node may connect to it, start it with ODF_FETCH_NETWORKS set to the networks that are allowed, "
-            "such as 127.0.0.0/8 (separated by commas)"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ MAX_SECRET_BYTES: Final = 64 * 1024
 class HomeOfAnotherUser(Refused):
     """The files of a node's home are for its user only."""
 
+    MESSAGE = "the home {home} belongs to {user}, and so does its node"
+    ADVICE = "run the command as that user, or set ODF_HOME to a home of your own"
+
     text: str = ""
     home: Path
     user: str
@@ -36,14 +39,6 @@ class HomeOfAnotherUser(Refused):
             with contextlib.suppress(KeyError):
                 user = f"user {pwd.getpwuid(owner).pw_name}"
         return cls(home=home, user=user)
-
-    def __str__(self) -> str:
-        """Return the home and its user."""
-        return f"the home {self.home} belongs to {self.user}, and so does its node"
-
-    def advice(self) -> str:
-        """Return how to use this node, or another one."""
-        return "run the command as that user, or set ODF_HOME to a home of your own"
 
 
 def secret_file(home: Path, name: str) -> Path:

@@ -51,15 +51,10 @@ class _Socket(NamedTuple):
 class ServerOfAnotherUser(Unavailable):
     """Another user's program listens at an address of the node; nothing was sent to it."""
 
+    MESSAGE = "{what} is in use by a program of another user (uid {user}): nothing was sent to it"
+    ADVICE = "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
+
     user: int
-
-    def __str__(self) -> str:
-        """Return the address, and the user of the program that listens there."""
-        return f"{self.what} is in use by a program of another user (uid {self.user}): nothing was sent to it"
-
-    def advice(self) -> str:
-        """Return the command that finds the program, and the one that avoids it."""
-        return "find it with `ss -tlnpe` as root and end it; or choose new ports with `odf up --new-ports`"
 
 
 def users_of(secret: Path) -> frozenset[int]:

@@ -29,20 +29,15 @@ class EncodedBlock:
 class ClockBehind(Unavailable):
     """The last block of a dataset is from the future, so a block of now cannot follow it."""
 
+    MESSAGE = "the last block is from {last}, but the clock of this machine says {now}"
+    ADVICE = (
+        "if the clock is wrong, set it: commits then continue automatically; if the block is, drop it: "
+        "`odf log DATASET` shows it, and `odf reset DATASET BLOCK` goes back to a block before it"
+    )
+
     what: str = "the time of the next block"
     last: Timestamp
     now: Timestamp
-
-    def __str__(self) -> str:
-        """Return both times."""
-        return f"the last block is from {self.last}, but the clock of this machine says {self.now}"
-
-    def advice(self) -> str:
-        """Return the remedy for either of the two clocks."""
-        return (
-            "if the clock is wrong, set it: commits then continue automatically; if the block is, drop it: `odf log "
-            "DATASET` shows it, and `odf reset DATASET BLOCK` goes back to a block before it"
-        )
 
 
 def latest_time(now: Timestamp, tolerance_ms: int = CLOCK_TOLERANCE_MS) -> Timestamp:

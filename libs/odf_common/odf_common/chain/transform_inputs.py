@@ -28,12 +28,10 @@ from odf_common.metadata.manifest_contents import MetadataBlock
 class InputMismatch(VerificationFailed):
     """An event's record of what a transform read of an input does not match the input's chain."""
 
+    MESSAGE = "input {dataset}: {text}"
+
     dataset: str
     text: str
-
-    def __str__(self) -> str:
-        """Return the input and the difference."""
-        return f"input {self.dataset}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,15 +172,10 @@ def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
 class NoAccount(NotFound):
     """The account in a dataset's name does not exist; an account added later under that name would own the dataset."""
 
+    MESSAGE = "account {account}, which would own {what}, does not exist"
+    ADVICE = "add it with `odf account add {account}`, or correct the name"
+
     account: str
-
-    def __str__(self) -> str:
-        """Return the missing account, and the name that contains it."""
-        return f"account {self.account}, which would own {self.what}, does not exist"
-
-    def advice(self) -> str:
-        """Return how to add it."""
-        return f"add it with `odf account add {self.account}`, or correct the name"
 
 
 def require_owners(names: Iterable[str], node: Node | None = None) -> None:

@@ -34,12 +34,10 @@ SYSTEM_TIME_MISMATCH: Final = "system-time-mismatch"
 class RecordsDiffer(VerificationFailed):
     """The records of a slice differ from what is declared; `kind` is one of the constants above."""
 
+    MESSAGE = "{text}"
+
     kind: str
     text: str
-
-    def __str__(self) -> str:
-        """Return the difference."""
-        return self.text
 
 
 def check_records(

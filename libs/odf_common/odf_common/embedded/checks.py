@@ -29,63 +29,44 @@ ANSWER_SECONDS: Final = 5.0
 class HomeUnusable(InvalidInput):
     """The folder $ODF_HOME is not writable."""
 
+    MESSAGE = "the home {home} cannot be written: {why}"
+    ADVICE = "set ODF_HOME to a folder that this user can write to"
+
     home: Path
     why: str
-
-    def __str__(self) -> str:
-        """Return which folder, and why."""
-        return f"the home {self.home} cannot be written: {self.why}"
-
-    def advice(self) -> str:
-        """Return how to choose another."""
-        return "set ODF_HOME to a folder that this user can write to"
 
 
 @dataclass(eq=False, kw_only=True)
 class AddressTaken(Conflict):
     """A part of the node cannot listen on its configured address."""
 
+    MESSAGE = "{variable}={address}: {why}"
+    ADVICE = "stop the process that listens there, or set {variable} to another address"
+
     variable: str
     address: str
     why: str
-
-    def __str__(self) -> str:
-        """Return which setting, which address, and why."""
-        return f"{self.variable}={self.address}: {self.why}"
-
-    def advice(self) -> str:
-        """Return what to change."""
-        return f"stop the process that listens there, or set {self.variable} to another address"
 
 
 @dataclass(eq=False, kw_only=True)
 class NotReachable(Unavailable):
     """A configured server does not answer."""
 
+    MESSAGE = "{what} cannot be reached at {address}, which {variable} names: {why}"
+    ADVICE = "check the address and that {what} is running; without {variable}, odf starts its own"
+
     variable: str
     address: str
-
-    def __str__(self) -> str:
-        """Return which server, its address, the setting, and why."""
-        return f"{self.what} cannot be reached at {self.address}, which {self.variable} names: {self.why}"
-
-    def advice(self) -> str:
-        """Return what to check."""
-        return (
-            f"check the address and that {self.what} is running; without {self.variable}, odf starts its own"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
 class StoreChanged(InvalidInput):
     """ODF_STORE names another store than the one that has the datasets of this home."""
 
+    MESSAGE = "the datasets of this home are in {used}, and ODF_STORE names {configured}"
+
     used: str
     configured: str
-
-    def __str__(self) -> str:
-        """Return both stores."""
-        return f"the datasets of this home are in {self.used}, and ODF_STORE names {self.configured}"
 
     def advice(self) -> str:
         """Return the two possible fixes."""

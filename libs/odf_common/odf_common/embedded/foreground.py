@@ -32,11 +32,9 @@ USAGE: Final = "usage: python -m odf_common.embedded.foreground SERVICE [--debug
 class AlreadyInForeground(Conflict):
     """Another terminal runs the service."""
 
-    service: str
+    MESSAGE = "{service} already runs in the foreground of another terminal"
 
-    def __str__(self) -> str:
-        """Return the service's name."""
-        return f"{self.service} already runs in the foreground of another terminal"
+    service: str
 
 
 def run(name: str, *, is_debugged: bool = False) -> int:

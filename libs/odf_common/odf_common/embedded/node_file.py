@@ -21,9 +21,7 @@ ADVICE: Final = "start one with `odf up --detach`"
 class NoNode(Unavailable):
     """No node is running for this home."""
 
-    def __str__(self) -> str:
-        """Return which home has no node."""
-        return f"no node is running for {self.what}"
+    MESSAGE = "no node is running for {what}"
 
     def advice(self) -> str:
         """Return how to start one."""

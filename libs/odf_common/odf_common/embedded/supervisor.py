@@ -40,11 +40,9 @@ OnChange = Callable[[Node], None]
 class AlreadyRunning(Conflict):
     """A node is already running for this home."""
 
-    home: Path
+    ADVICE = "`odf status` shows it, `odf down` stops it"
 
-    def advice(self) -> str:
-        """Return how to inspect or stop it."""
-        return "`odf status` shows it, `odf down` stops it"
+    home: Path
 
 
 @dataclass(eq=False, kw_only=True)

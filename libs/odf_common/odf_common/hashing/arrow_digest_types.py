@@ -29,12 +29,10 @@ _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 class UnhashableType(InvalidInput):
     """Records with a column of this type have no logical hash."""
 
+    ADVICE = "convert the column to numbers, strings, binary, dates, times, lists of those, or structs"
+
     column: str
     type: str
-
-    def advice(self) -> str:
-        """Return what to do about the column."""
-        return "convert the column to numbers, strings, binary, dates, times, lists of those, or structs"
 
 
 def canonical(type_: pa.DataType) -> pa.DataType:

@@ -169,13 +169,8 @@ def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, 
 class NothingCovered(NotFound):
     """No dataset has a name that matches the pattern."""
 
-    def __str__(self) -> str:
-        """Return the message with the pattern."""
-        return f"no dataset has a name that matches {self.what}"
-
-    def advice(self) -> str:
-        """Return how to list the datasets."""
-        return "`odf list` shows the datasets of this node; % matches anything"
+    MESSAGE = "no dataset has a name that matches {what}"
+    ADVICE = "`odf list` shows the datasets of this node; % matches anything"
 
 
 def parse_alias(text: str) -> Alias:

@@ -39,6 +39,8 @@ class FailingRecord:
 class ResultsChanged(EngineNotAvailable):
     """The engine may compute other results than the earlier version that the transform names."""
 
+    ADVICE = "`odf engine upgrade DATASET` continues with today's engine, or derives all records again"
+
     text: str = ""
     engine: str = ""
     """The engine and version that the transform names."""
@@ -46,9 +48,6 @@ class ResultsChanged(EngineNotAvailable):
 
     def __str__(self) -> str:
         return self.text or f"{self.engine} computed it, and results differ today: {self.kinds}"
-
-    def advice(self) -> str:
-        return "`odf engine upgrade DATASET` continues with today's engine, or derives all records again"
 
 
 def name_dataset(text: str, alias: str) -> str:
@@ -80,14 +79,13 @@ class QueryOutOfMemory(QueryFailed):
 class EngineSilent(Unavailable):
     """The engine sends nothing although calls are in flight: its JVM hangs, or its process is stopped."""
 
+    ADVICE = (
+        "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process "
+        "or container: it is started again, and its transforms are repeated"
+    )
+
     what: str = "the engine"
     why: str = "no heartbeat"
-
-    def advice(self) -> str:
-        return (
-            "an engine whose JVM hangs is restarted within a minute; if that does not help, end its process or "
-            "container: it is started again, and its transforms are repeated"
-        )
 
 
 @dataclass(eq=False, kw_only=True)

@@ -322,6 +322,8 @@ class Catalog(Protocol):
 class DatasetUnknown(NotFound):
     """No dataset has this name or id."""
 
+    ADVICE = "`odf list` shows the datasets of this node"
+
     nearest: str | None = None
 
     def __str__(self) -> str:
@@ -329,10 +331,6 @@ class DatasetUnknown(NotFound):
         return f"dataset {self.what} does not exist" + (
             f"; did you mean {self.nearest}?" if self.nearest else ""
         )
-
-    def advice(self) -> str:
-        """Return how to list datasets."""
-        return "`odf list` shows the datasets of this node"
 
 
 def unknown_dataset(ref: str, names: Iterable[str]) -> DatasetUnknown:

@@ -34,12 +34,10 @@ def node_id(home: Path) -> str:
 class HomeCopied(Conflict):
     """This home was copied from another node's home on this machine; both have the same id."""
 
+    MESSAGE = "the home {home} is a copy of {original}, whose node has the same Kafka topics"
+
     home: Path
     original: Path
-
-    def __str__(self) -> str:
-        """Return which home is a copy of which one."""
-        return f"the home {self.home} is a copy of {self.original}, whose node has the same Kafka topics"
 
     def advice(self) -> str:
         """Return how to run both, or only the copy."""

@@ -44,9 +44,7 @@ Check = Callable[[], None]  # raises `OdfError` unless a part answers within `CH
 class PartSilent(Unavailable):
     """A part of the node that is needed does not answer; `what` is its name."""
 
-    def __str__(self) -> str:
-        """Return the part without the reason, which may name addresses: clients over HTTP see it."""
-        return f"{self.what} does not answer"
+    MESSAGE = "{what} does not answer"
 
 
 class SilentParts:

@@ -41,14 +41,12 @@ CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; o
 class Unprotected(InvalidInput):
     """A server would listen beyond this machine without TLS."""
 
+    MESSAGE = "{what} {address} would be open to other machines without protection"
+
     what: str
     address: str
     protection: str | None
     """The settings that would protect it; None: its server has no TLS."""
-
-    def __str__(self) -> str:
-        """Return what would be open, and where."""
-        return f"{self.what} {self.address} would be open to other machines without protection"
 
     def advice(self) -> str:
         """Return how to protect it, or to do without."""

@@ -12,12 +12,10 @@ from odf_common.service.settings import MULTI_TENANT, TENANCY_FILE, Settings
 class TenancyChanged(InvalidInput):
     """A home that belonged to a multi-tenant node would be served by a single-tenant one, and so become public."""
 
-    def __str__(self) -> str:
-        """Return what would become public."""
-        return (
-            "this home was used with ODF_TENANCY=multi, where datasets are private unless made public; without it "
-            "everyone could read them"
-        )
+    MESSAGE = (
+        "this home was used with ODF_TENANCY=multi, where datasets are private unless made public; "
+        "without it everyone could read them"
+    )
 
     def advice(self) -> str:
         """Return the two remedies."""

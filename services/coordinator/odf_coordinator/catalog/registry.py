@@ -34,26 +34,22 @@ log = structlog.stdlib.get_logger(__name__)
 class ReferenceUnknown(NotFound):
     """The dataset has no reference of this name."""
 
-    def advice(self) -> str:
-        """Return how to list or create references."""
-        return (
-            "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` creates one"
-        )
+    ADVICE = (
+        "`odf ref list DATASET` shows the references of a dataset, `odf ref set DATASET@NAME` creates one"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class HeadMissing(Damaged):
     """A dataset has a name but no head, as after an incomplete restore."""
 
+    ADVICE = (
+        "restore the file from a backup, or remove the dataset with `odf delete {alias} --yes`; other "
+        "datasets are not affected"
+    )
+
     alias: str
     why: str = "the file is missing"
-
-    def advice(self) -> str:
-        """Return how to restore or remove the dataset."""
-        return (
-            f"restore the file from a backup, or remove the dataset with `odf delete {self.alias} --yes`; "
-            "other datasets are not affected"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

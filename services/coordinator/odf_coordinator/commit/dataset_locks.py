@@ -29,8 +29,7 @@ POLL_SECONDS: Final = 0.02
 class DatasetBusy(Unavailable):
     """Another operation is working on the dataset."""
 
-    def advice(self) -> str:
-        return "retry when that operation is done"
+    ADVICE = "retry when that operation is done"
 
 
 @dataclass(slots=True)

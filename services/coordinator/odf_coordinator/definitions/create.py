@@ -47,15 +47,10 @@ class AddResult:
 class NameTaken(AlreadyExists):
     """The name belongs to another dataset, or to another definition of this one."""
 
+    MESSAGE = "dataset {what} already exists and differs in {changed}"
+    ADVICE = "use --replace to change its definition, or choose another name"
+
     changed: str
-
-    def __str__(self) -> str:
-        """Return the name, and where the manifest differs."""
-        return f"dataset {self.what} already exists and differs in {self.changed}"
-
-    def advice(self) -> str:
-        """Return how to proceed."""
-        return "use --replace to change its definition, or choose another name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

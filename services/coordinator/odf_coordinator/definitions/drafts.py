@@ -171,13 +171,8 @@ def _id_of(ref: str, ids: Mapping[str, DatasetId], catalog: Catalog) -> DatasetI
 class InputUnknown(DatasetUnknown):
     """An input of a transform does not exist."""
 
+    MESSAGE = "{where}: input {what} of {reader} does not exist"
+    ADVICE = "add {what} first, or add its manifest in the same command"
+
     reader: str
     where: str
-
-    def __str__(self) -> str:
-        """Return which input of which dataset is missing, and where it is named."""
-        return f"{self.where}: input {self.what} of {self.reader} does not exist"
-
-    def advice(self) -> str:
-        """Return what to do first."""
-        return f"add {self.what} first, or add its manifest in the same command"

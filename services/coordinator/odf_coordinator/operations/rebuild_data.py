@@ -34,21 +34,13 @@ log = structlog.stdlib.get_logger(__name__)
 class RebuildDiffers(VerificationFailed):
     """The replay of a transform differs from its block, so its data cannot be rebuilt."""
 
+    MESSAGE = "block {block} of {dataset}, sequence number {sequence_number}, cannot be rebuilt: {text}"
+    ADVICE = "restore the data from a copy of the dataset, or delete the dataset and add it again"
+
     dataset: str
     block: str
     sequence_number: int
     text: str
-
-    def __str__(self) -> str:
-        """Return the block, the dataset, and the difference."""
-        return (
-            f"block {self.block} of {self.dataset}, sequence number {self.sequence_number}, cannot be rebuilt: "
-            f"{self.text}"
-        )
-
-    def advice(self) -> str:
-        """Return how else to get the data."""
-        return "restore the data from a copy of the dataset, or delete the dataset and add it again"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -77,15 +69,10 @@ class EngineGone(EngineNotAvailable):
 class InputsMissing(NotFound):
     """Dropped data cannot be rebuilt, since inputs are not on this node; `what` is the derivative."""
 
+    MESSAGE = "the data of {what} cannot be recomputed: this node lacks inputs, or blocks of them: {inputs}"
+    ADVICE = "pull them from where they are shared, with `odf pull URL`, then `odf pull {what}`"
+
     inputs: str
-
-    def __str__(self) -> str:
-        """Return the derivative and its missing inputs."""
-        return f"the data of {self.what} cannot be recomputed: this node lacks inputs, or blocks of them: {self.inputs}"
-
-    def advice(self) -> str:
-        """Return how to get them."""
-        return f"pull them from where they are shared, with `odf pull URL`, then `odf pull {self.what}`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

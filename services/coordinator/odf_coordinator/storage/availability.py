@@ -19,24 +19,20 @@ from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 class DataDropped(NotFound):
     """The data of a derivative is missing, but can be recomputed."""
 
-    def __str__(self) -> str:
-        """Return whose data it is, and how to recompute it."""
-        return (
-            f"the data of {self.what} is missing: it was dropped, or lost; `odf pull {self.what}` recomputes it "
-            "from its inputs"
-        )
+    MESSAGE = (
+        "the data of {what} is missing: it was dropped, or lost; `odf pull {what}` recomputes it from "
+        "its inputs"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class CopyLost(NotFound):
     """The data of a copy is missing, and only the dataset's own node has it."""
 
-    def __str__(self) -> str:
-        """Return whose data it is, and how to fetch it."""
-        return (
-            f"the data of {self.what} is missing: it was lost, and {self.what} is a copy; "
-            f"`odf pull URL --as {self.what} --recheck` fetches it again"
-        )
+    MESSAGE = (
+        "the data of {what} is missing: it was lost, and {what} is a copy; `odf pull URL --as {what} "
+        "--recheck` fetches it again"
+    )
 
 
 def was_dropped(datasets: Datasets, handle: DatasetHandle) -> bool:

@@ -350,23 +350,16 @@ class _OwnCommits:
 class TransformCrashed(InternalError):
     """The transform failed because of a bug in the node."""
 
+    MESSAGE = "a bug in the node: {why}"
+    ADVICE = "it is retried automatically; please report it with the traceback from the coordinator's log"
+
     why: str
-
-    def __str__(self) -> str:
-        """Return the error."""
-        return f"a bug in the node: {self.why}"
-
-    def advice(self) -> str:
-        """Return where to find details."""
-        return "it is retried automatically; please report it with the traceback from the coordinator's log"
 
 
 @dataclass(eq=False, kw_only=True)
 class _StillBroken(InvalidQuery):
     """The query failed before, with the same schemas."""
 
-    remedy: str
+    ADVICE = "{remedy}"
 
-    def advice(self) -> str:
-        """Return the advice of the original error."""
-        return self.remedy
+    remedy: str

@@ -26,6 +26,11 @@ Indices = npt.NDArray[np.int64]
 class RepeatedKey(InvalidInput):
     """A snapshot has more than one record with the same key, so it is refused as a whole."""
 
+    ADVICE = (
+        "correct the source, or keep one record of each key by a WHERE in `preprocess`; or add the "
+        "column that tells them apart to `primaryKey`"
+    )
+
     key: str
     """Columns and values."""
     rows: tuple[int, ...]
@@ -38,12 +43,6 @@ class RepeatedKey(InvalidInput):
         left = len(self.rows) - len(places)
         self.text = (
             f"the snapshot has the key {self.key} in {len(self.rows)} records: {_listed(places, left)}"
-        )
-
-    def advice(self) -> str:
-        return (
-            "correct the source, or keep one record of each key by a WHERE in `preprocess`; or add the column that "
-            "tells them apart to `primaryKey`"
         )
 
 

@@ -9,10 +9,9 @@ from odf_common.errors import Conflict, InvalidInput, NotFound, Refused, Unavail
 class FetchUnsupported(InvalidInput):
     """This node does not fetch from sources of this kind."""
 
-    step: str
+    ADVICE = "fetch the data yourself, and append it to a push source with `odf ingest`"
 
-    def advice(self) -> str:
-        return "fetch the data yourself, and append it to a push source with `odf ingest`"
+    step: str
 
 
 @dataclass(eq=False, kw_only=True)
@@ -32,83 +31,69 @@ class PollCancelled(Refused):
 class SourceUnreachable(Unavailable):
     """A polled source cannot be reached now; nothing of it was committed."""
 
-    def advice(self) -> str:
-        return "pull again; if that does not help, check the address in the SetPollingSource (`odf inspect`)"
+    ADVICE = "pull again; if that does not help, check the address in the SetPollingSource (`odf inspect`)"
 
 
 @dataclass(eq=False, kw_only=True)
 class FileUnreadable(SourceUnreachable):
     """A local file that a source names cannot be read; nothing of it was committed."""
 
-    def __str__(self) -> str:
-        """Return the file and why."""
-        return f"{self.what} cannot be read: {self.why}"
-
-    def advice(self) -> str:
-        return "let the user of the node read it, or repair or remove it; then pull again"
+    MESSAGE = "{what} cannot be read: {why}"
+    ADVICE = "let the user of the node read it, or repair or remove it; then pull again"
 
 
 @dataclass(eq=False, kw_only=True)
 class NothingAtSource(NotFound):
     """A polling source names a URL, file or image that does not exist."""
 
-    def advice(self) -> str:
-        return "check the address or path in the SetPollingSource; change it with `odf commit DATASET FILE`"
+    ADVICE = "check the address or path in the SetPollingSource; change it with `odf commit DATASET FILE`"
 
 
 @dataclass(eq=False, kw_only=True)
 class SourceRefusedRequest(Refused):
     """The server refused the request of a poll."""
 
-    def advice(self) -> str:
-        return "check the address, the user and password, or the headers, in the SetPollingSource (`odf inspect`)"
+    ADVICE = (
+        "check the address, the user and password, or the headers, in the SetPollingSource (`odf inspect`)"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class TooLarge(Refused):
     """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
 
+    MESSAGE = "{what} has more than {limit} bytes"
+    ADVICE = "if that is right, raise ODF_FETCH_MAX_BYTES and restart the node"
+
     text: str = ""
     what: str
     limit: int
-
-    def __str__(self) -> str:
-        """Return what is too large, and the limit."""
-        return f"{self.what} has more than {self.limit} bytes"
-
-    def advice(self) -> str:
-        return "if that is right, raise ODF_FETCH_MAX_BYTES and restart the node"
 
 
 @dataclass(eq=False, kw_only=True)
 class FileRefused(InvalidInput):
     """The content of a fetched file does not fit the source; nothing of it was committed."""
 
-    dataset: str
+    ADVICE = "correct the file, or leave it out: `odf source skip {dataset}`"
 
-    def advice(self) -> str:
-        return f"correct the file, or leave it out: `odf source skip {self.dataset}`"
+    dataset: str
 
 
 @dataclass(eq=False, kw_only=True)
 class FileReplaced(Refused):
     """A local file has changed since it was read, and not by new lines at its end; other files were read."""
 
+    MESSAGE = (
+        "{what} has changed since it was read, and not only by new lines at its end; it is not read "
+        "again, since Append would append all of its records again"
+    )
+    ADVICE = (
+        "restore the file and put other records into a new one; or move it out of the folder of the "
+        "source; or accept it as read: `odf source skip DATASET`"
+    )
+
     text: str = ""
     what: str
-
-    def __str__(self) -> str:
-        """Return the file and what is wrong with it."""
-        return (
-            f"{self.what} has changed since it was read, and not only by new lines at its end; it is not read again, "
-            "since Append would append all of its records again"
-        )
-
-    def advice(self) -> str:
-        return (
-            "restore the file and put other records into a new one; or move it out of the folder of the source; or "
-            "accept it as read: `odf source skip DATASET`"
-        )
 
 
 @dataclass(eq=False, kw_only=True)
@@ -137,31 +122,27 @@ class PrepareUnsupported(InvalidInput):
 class CommandFailed(Refused):
     """A command of a polling source failed; nothing of its output was committed."""
 
+    MESSAGE = "command {command}: {why}"
+
     text: str = ""
     command: str
     why: str
-
-    def __str__(self) -> str:
-        """Return the command and why it failed."""
-        return f"command {self.command}: {self.why}"
 
 
 @dataclass(eq=False, kw_only=True)
 class NoContainerEngine(Refused):
     """There is no program on this node that runs containers."""
 
-    text: str = "neither podman nor docker is in the PATH of the node"
+    ADVICE = "install podman or docker, and restart the node"
 
-    def advice(self) -> str:
-        return "install podman or docker, and restart the node"
+    text: str = "neither podman nor docker is in the PATH of the node"
 
 
 @dataclass(eq=False, kw_only=True)
 class ForeignSource(Refused):
     """A source that was defined on another node wants to run commands, read files or use variables of this one."""
 
-    def advice(self) -> str:
-        return (
-            "read its SetPollingSource (`odf inspect`); if you trust it, start the node with ODF_FETCH_IMPORTED=1, "
-            "or commit a polling source of your own"
-        )
+    ADVICE = (
+        "read its SetPollingSource (`odf inspect`); if you trust it, start the node with "
+        "ODF_FETCH_IMPORTED=1, or commit a polling source of your own"
+    )

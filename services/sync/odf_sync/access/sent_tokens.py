@@ -29,11 +29,9 @@ def authorization(token: str | None) -> dict[str, str]:
 class AccessDenied(Unavailable):
     """A repository does not allow a request; `what` is its URL, `status` that of the answer over HTTP."""
 
-    status: int = 0
+    MESSAGE = "{what}: {why}"
 
-    def __str__(self) -> str:
-        """Return what the server said: it can be reached."""
-        return f"{self.what}: {self.why}"
+    status: int = 0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -65,25 +63,18 @@ class AccessForbidden(AccessDenied):
 class BucketForbidden(AccessDenied):
     """A bucket of S3 does not allow this over HTTP without credentials; `what` is its URL."""
 
-    def advice(self) -> str:
-        """Return how credentials are sent."""
-        return "a private bucket is read from s3://BUCKET/PATH, with the credentials of ODF_S3_…"
+    ADVICE = "a private bucket is read from s3://BUCKET/PATH, with the credentials of ODF_S3_…"
 
 
 @dataclass(eq=False, kw_only=True)
 class ObjectForbidden(NotFound):
     """A file of a dataset whose head could be read is missing, or may not be read; `what` is its URL."""
 
-    def __str__(self) -> str:
-        """Return both possibilities."""
-        return f"{self.what} does not exist, or may not be read (the server denies access)"
-
-    def advice(self) -> str:
-        """Return why the server does not say more."""
-        return (
-            "S3 answers so for a missing file, unless the reader may list the bucket (s3:ListBucket); ask who "
-            "published the dataset whether the file exists and may be read"
-        )
+    MESSAGE = "{what} does not exist, or may not be read (the server denies access)"
+    ADVICE = (
+        "S3 answers so for a missing file, unless the reader may list the bucket (s3:ListBucket); ask "
+        "who published the dataset whether the file exists and may be read"
+    )
 
 
 @dataclass(eq=False, kw_only=True)

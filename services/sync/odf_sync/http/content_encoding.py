@@ -19,15 +19,13 @@ ZLIB_METHOD: Final = 8  # the low half of the first byte of a zlib header
 class UnsupportedEncoding(InvalidInput):
     """The body is encoded in a way that this node does not read."""
 
-    def advice(self) -> str:
-        return "send the body with Content-Encoding gzip or deflate, or without one"
+    ADVICE = "send the body with Content-Encoding gzip or deflate, or without one"
 
 
 class BodyCutOff(InvalidInput):
     """The body ends before its own end, or is not encoded as its headers say."""
 
-    def advice(self) -> str:
-        return "send the whole body again"
+    ADVICE = "send the whole body again"
 
 
 class BodyDecoder(Protocol):

@@ -93,16 +93,11 @@ UNUSABLE: Final = (AddressForbidden, AccessDenied, NotFound, UnexpectedStatus)
 class UrlExpired(Unavailable):
     """A URL that a node gave for an object is not valid any more; `what` is the URL, without its signature."""
 
+    MESSAGE = "{what} was valid until {expires_at}, and the transfer took longer"
+    ADVICE = "run the same command again: what has arrived is not transferred again"
+
     expires_at: str
     """RFC 3339."""
-
-    def __str__(self) -> str:
-        """Return when it expired."""
-        return f"{self.what} was valid until {self.expires_at}, and the transfer took longer"
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return "run the same command again: what has arrived is not transferred again"
 
 
 def by_url_or_place(location: TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]) -> None:

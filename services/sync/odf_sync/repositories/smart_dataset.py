@@ -154,11 +154,9 @@ class SmartDataset:
 class NotPushable(InvalidInput):
     """Nothing can be pushed to a URL of this kind."""
 
-    url: str
+    MESSAGE = "{url} cannot be pushed to: expected odf+http(s)://, file:// or s3://"
 
-    def __str__(self) -> str:
-        """Return which URL it is, and which can be pushed to."""
-        return f"{self.url} cannot be pushed to: expected odf+http(s)://, file:// or s3://"
+    url: str
 
     def advice(self) -> str:
         """Return the URL of a node at the same address."""

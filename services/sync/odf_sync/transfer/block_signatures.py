@@ -25,17 +25,12 @@ MAX_FRUITLESS_ATTEMPTS: Final = 2
 class SignatureRefused(VerificationFailed):
     """The signature of a block is not valid for it."""
 
+    MESSAGE = "block {block} has an invalid signature in {repository}: {why}"
+    ADVICE = "have the file signatures/<block> there removed, or pull from another repository"
+
     block: str
     repository: str
     why: str
-
-    def __str__(self) -> str:
-        """Return the block, where its signature is from, and what is wrong with it."""
-        return f"block {self.block} has an invalid signature in {self.repository}: {self.why}"
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return "have the file signatures/<block> there removed, or pull from another repository"
 
 
 def require_valid(block: Multihash, signature: bytes, repository: str) -> None:

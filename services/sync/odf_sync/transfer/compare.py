@@ -18,6 +18,11 @@ from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlock
 class ChainsDiverged(Conflict):
     """Both chains have blocks of their own after a common one; neither can follow the other."""
 
+    ADVICE = (
+        "look at the other chain with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the "
+        "local one with it"
+    )
+
     repository: str
     common_block: str | None
     blocks_here: int
@@ -34,17 +39,15 @@ class ChainsDiverged(Conflict):
             f"the last common block {self.common_block}"
         )
 
-    def advice(self) -> str:
-        """Return what to do."""
-        return (
-            "look at the other chain with `odf pull URL --as NAME@REF`; `odf pull URL --force` replaces the local one "
-            "with it"
-        )
-
 
 @dataclass(eq=False, kw_only=True)
 class LocalAhead(Conflict):
     """The local chain is the repository's with more blocks: they were added here, or rolled back there."""
+
+    ADVICE = (
+        "push it, if they were added here; or drop those blocks, as was done there, with `odf pull URL "
+        "--force`"
+    )
 
     repository: str
     blocks: int
@@ -52,10 +55,6 @@ class LocalAhead(Conflict):
     def __str__(self) -> str:
         """Return how far ahead it is."""
         return f"the local chain is ahead: it has {counted(self.blocks, 'block')} more than that at {self.repository}"
-
-    def advice(self) -> str:
-        """Return what to do."""
-        return "push it, if they were added here; or drop those blocks, as was done there, with `odf pull URL --force`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

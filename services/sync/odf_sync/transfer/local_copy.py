@@ -71,15 +71,10 @@ def store(
 class HasAnotherName(AlreadyExists):
     """A copy of the dataset exists under another name."""
 
+    MESSAGE = "{what}, locally named {alias}, already exists"
+    ADVICE = "pull it under that name: add `--as {alias}`, or rename it with `odf rename {alias} NEW`"
+
     alias: str
-
-    def __str__(self) -> str:
-        """Return its name here."""
-        return f"{self.what}, locally named {self.alias}, already exists"
-
-    def advice(self) -> str:
-        """Return how to pull it."""
-        return f"pull it under that name: add `--as {self.alias}`, or rename it with `odf rename {self.alias} NEW`"
 
 
 def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:

@@ -21,22 +21,17 @@ BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with an
 class NotPrivateThere(InvalidInput):
     """A push would create a dataset that everyone can read, although it is to be private."""
 
+    MESSAGE = (
+        "{alias} is to be private, but everyone who reaches {url} could read it: that node keeps no "
+        "dataset of yours private"
+    )
+    ADVICE = (
+        "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
+        "`--visibility public`"
+    )
+
     alias: str
     url: str
-
-    def __str__(self) -> str:
-        """Return which dataset, and where."""
-        return (
-            f"{self.alias} is to be private, but everyone who reaches {self.url} could read it: "
-            "that node keeps no dataset of yours private"
-        )
-
-    def advice(self) -> str:
-        """Return how to push it all the same."""
-        return (
-            "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
-            "`--visibility public`"
-        )
 
 
 @dataclass(frozen=True, slots=True)

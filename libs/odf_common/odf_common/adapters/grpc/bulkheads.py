@@ -24,8 +24,7 @@ ADMISSION_TIMEOUT_SECONDS: Final = 2.0  # quick calls finish in that time
 class Busy(Unavailable):
     """The service has reached its limit of calls in flight."""
 
-    def advice(self) -> str:
-        return "retry when some of them are done; `odf status` shows what they may be waiting for"
+    ADVICE = "retry when some of them are done; `odf status` shows what they may be waiting for"
 
 
 class Bulkheads:

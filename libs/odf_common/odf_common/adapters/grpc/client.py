@@ -50,23 +50,18 @@ _NO_RETRIES: Final = ("grpc.enable_retries", 0)
 class RemoteError(OdfError):
     """A service answered with an error; the message and the advice are its own."""
 
+    MESSAGE = "{text}"
+    ADVICE = "{hint}"
+
     text: str
     name: str = ""
     """The name of the service's error; empty if it sent none."""
     hint: str = ""
 
-    def __str__(self) -> str:
-        """Return the service's message."""
-        return self.text
-
     @property
     def code(self) -> str:
         """Return the name of the service's error, so that it stays the same over several hops."""
         return self.name or super().code
-
-    def advice(self) -> str:
-        """Return the service's advice."""
-        return self.hint
 
 
 # One class per family, so that callers catch `NotFound` wherever it was raised.

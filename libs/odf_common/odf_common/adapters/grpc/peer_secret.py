@@ -31,16 +31,15 @@ LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1")  # that the name localhost may stan
 class CallerUnknown(Refused):
     """A call lacks the secret of the node."""
 
+    ADVICE = (
+        "run it as the node's user with the node's ODF_HOME, or set ODF_GRPC_SECRET_FILE to a copy of "
+        "the file secrets/grpc in that home; for its engine, ODF_ENGINE_SECRET_FILE to a copy of "
+        "secrets/engine"
+    )
+
     text: str = (
         "the node belongs to another user of this machine, or has another home: the call lacks its secret"
     )
-
-    def advice(self) -> str:
-        """Return how to authenticate."""
-        return (
-            "run it as the node's user with the node's ODF_HOME, or set ODF_GRPC_SECRET_FILE to a copy of the file "
-            "secrets/grpc in that home; for its engine, ODF_ENGINE_SECRET_FILE to a copy of secrets/engine"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,11 @@ class TopicClaim:
 class TopicsTaken(Conflict):
     """Another node owns the topics of this prefix on this cluster."""
 
+    ADVICE = (
+        "set ODF_KAFKA_PREFIX to a prefix of this node's own; or, if that node is gone for good, take "
+        "its topics over with `odf up --take-over`"
+    )
+
     kafka: str
     prefix: str
     owner: TopicClaim
@@ -74,13 +79,6 @@ class TopicsTaken(Conflict):
         return (
             f"the topics {which} at Kafka {self.kafka} belong to the node with home {self.owner.home} on host "
             f"{self.owner.host}, since {self.owner.at}"
-        )
-
-    def advice(self) -> str:
-        """Return how to run next to that node, or replace it."""
-        return (
-            "set ODF_KAFKA_PREFIX to a prefix of this node's own; or, if that node is gone for good, "
-            "take its topics over with `odf up --take-over`"
         )
 
 

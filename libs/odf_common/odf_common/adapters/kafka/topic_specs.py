@@ -36,16 +36,14 @@ class TopicSpec:
 class TopicsMissing(Unavailable):
     """Topics are missing, and the node may not create them."""
 
+    ADVICE = "let an administrator of the cluster create them; `odf topics` prints those of the node itself"
+
     what: str = "topics"
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
         """Return which topics, with their configuration."""
         return f"these topics do not exist, and ODF_KAFKA_MANAGE_TOPICS is off: {'; '.join(self.missing)}"
-
-    def advice(self) -> str:
-        """Return who can create them."""
-        return "let an administrator of the cluster create them; `odf topics` prints those of the node itself"
 
 
 def node_topic(policy: TopicPolicy, prefix: str, name: str, partitions: int = PARTITIONS) -> TopicSpec:

@@ -46,9 +46,10 @@ _RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtim
 class CorruptName(Damaged):
     """A catalog entry cannot be read."""
 
-    def advice(self) -> str:
-        """Return how to restore or free the name."""
-        return "restore the file from a backup, or free the name with `odf delete NAME`; the dataset's own files stay"
+    ADVICE = (
+        "restore the file from a backup, or free the name with `odf delete NAME`; the dataset's own "
+        "files stay"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,24 +23,20 @@ NODE: Final = "node"  # never a dataset's name: those begin with fed01
 class NoPrivateKey(NotFound):
     """This node does not have the dataset's private key: the dataset was created on another node."""
 
-    def advice(self) -> str:
-        """Return where the operation is possible."""
-        return (
-            "run this on the node that created the dataset, or set ODF_HOME to its home; a copy has no key until "
-            "`odf key import`"
-        )
+    ADVICE = (
+        "run this on the node that created the dataset, or set ODF_HOME to its home; a copy has no key "
+        "until `odf key import`"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class NotOwned(Refused):
     """The dataset is a copy."""
 
-    def advice(self) -> str:
-        """Return what can be done with a copy, and how to own it."""
-        return (
-            "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: "
-            "`odf key import DATASET FILE`"
-        )
+    ADVICE = (
+        "update the copy with `odf pull URL`; or, to continue the dataset here, import its key: `odf "
+        "key import DATASET FILE`"
+    )
 
 
 @guarded

@@ -21,9 +21,7 @@ SUFFIX: Final = ".yaml"
 class UnknownRepository(NotFound):
     """No repository has that name."""
 
-    def advice(self) -> str:
-        """Return how to add one."""
-        return "`odf repo list` shows the named repositories; add one with `odf repo add NAME URL`"
+    ADVICE = "`odf repo list` shows the named repositories; add one with `odf repo add NAME URL`"
 
 
 @guarded_methods

@@ -162,16 +162,13 @@ class FileFailed(Refused):
 class VerdictUnknown(Unavailable):
     """The node did not report whether the file was committed."""
 
+    MESSAGE = "{why}; the file may have been committed, or may still be"
+    ADVICE = (
+        "repeat the command with --idempotency-key {key}: files already committed are not committed again"
+    )
+
     what: str = "the node"
     key: str
-
-    def __str__(self) -> str:
-        """Return why, and what may have happened."""
-        return f"{self.why}; the file may have been committed, or may still be"
-
-    def advice(self) -> str:
-        """Return how to find out."""
-        return f"repeat the command with --idempotency-key {self.key}: files already committed are not committed again"
 
 
 def _remark_on(result: _Result, dataset: str, source: str) -> None:

@@ -23,9 +23,7 @@ LOG_SUFFIX: Final = ".log"
 class NoLog(NotFound):
     """A part has no log in the home."""
 
-    def advice(self) -> str:
-        """Return where else logs may be."""
-        return "`odf up` writes logs to $ODF_HOME/logs; with containers, see `docker compose logs`"
+    ADVICE = "`odf up` writes logs to $ODF_HOME/logs; with containers, see `docker compose logs`"
 
 
 def complete_part(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:

@@ -65,15 +65,10 @@ _JVM: Final = (
 class NotInstalled(NotFound):
     """A program that the node needs is not installed."""
 
+    MESSAGE = "{what} was not found in {looked_in}"
+    ADVICE = "`make setup` in the checkout installs it"
+
     looked_in: str
-
-    def __str__(self) -> str:
-        """Return what is missing, and where it was searched."""
-        return f"{self.what} was not found in {self.looked_in}"
-
-    def advice(self) -> str:
-        """Return how to install it."""
-        return "`make setup` in the checkout installs it"
 
 
 def java(environment: Mapping[str, str]) -> str:

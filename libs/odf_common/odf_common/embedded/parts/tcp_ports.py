@@ -30,12 +30,10 @@ CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a p
 class PortTaken(Conflict):
     """Another process is listening on a port of this node."""
 
+    MESSAGE = "port {port}, which this node's {name} had before, is in use by another process"
+
     name: str
     port: int
-
-    def __str__(self) -> str:
-        """Return the port and the part that had it."""
-        return f"port {self.port}, which this node's {self.name} had before, is in use by another process"
 
     def advice(self) -> str:
         """Return how to start anyway."""

@@ -10,6 +10,8 @@ from odf_sync.transfer.compare import ChainsDiverged
 class RemoteAhead(Conflict):
     """The other node has the same chain with more blocks."""
 
+    ADVICE = "pull it; or drop those blocks there with --force"
+
     url: str
     blocks: int
 
@@ -17,66 +19,46 @@ class RemoteAhead(Conflict):
         """Return how far ahead it is."""
         return f"the chain at {self.url} is ahead: it has {counted(self.blocks, 'block')} more than the local one"
 
-    def advice(self) -> str:
-        """Return what to do."""
-        return "pull it; or drop those blocks there with --force"
-
 
 @dataclass(eq=False, kw_only=True)
 class PushDiverged(ChainsDiverged):
     """Both chains have blocks of their own after a common one; neither can follow the other."""
 
-    def advice(self) -> str:
-        """Return what to do."""
-        return (
-            "look at the other chain with `odf pull URL --as NAME@REF`; --force replaces it with this chain"
-        )
+    ADVICE = "look at the other chain with `odf pull URL --as NAME@REF`; --force replaces it with this chain"
 
 
 @dataclass(eq=False, kw_only=True)
 class DataNotHere(NotFound):
     """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
 
-    def __str__(self) -> str:
-        """Return whose data it is, and why it cannot be left out."""
-        return (
-            f"the data of {self.what} is missing here: it was dropped, or lost; another node takes a dataset only "
-            "with its data"
-        )
-
-    def advice(self) -> str:
-        """Return how to get the data, and where it is not needed."""
-        return (
-            f"`odf pull {self.what}` recomputes it; a folder or a bucket takes it without data: "
-            f"`odf push {self.what} --to file:///FOLDER`"
-        )
+    MESSAGE = (
+        "the data of {what} is missing here: it was dropped, or lost; another node takes a dataset only "
+        "with its data"
+    )
+    ADVICE = (
+        "`odf pull {what}` recomputes it; a folder or a bucket takes it without data: `odf push {what} "
+        "--to file:///FOLDER`"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class NoPlaceThere(NotFound):
     """A node has no dataset of a name, and lets none be created."""
 
-    def advice(self) -> str:
-        """Return what may be the cause."""
-        return (
-            "check its name, which is ACCOUNT/DATASET on a node with accounts; or you may not write it: log in with "
-            "`odf login`, or ask its owner for a role"
-        )
+    ADVICE = (
+        "check its name, which is ACCOUNT/DATASET on a node with accounts; or you may not write it: log "
+        "in with `odf login`, or ask its owner for a role"
+    )
 
 
 @dataclass(eq=False, kw_only=True)
 class NoVisibilityThere(InvalidInput):
     """A push to a folder or a bucket was given a visibility, which only nodes keep."""
 
+    MESSAGE = "{url} has no visibility of its own: anyone who can read its files can read the dataset"
+    ADVICE = "set the permissions of the folder or bucket, then push without --visibility"
+
     url: str
-
-    def __str__(self) -> str:
-        """Return where, and who can read it there."""
-        return f"{self.url} has no visibility of its own: anyone who can read its files can read the dataset"
-
-    def advice(self) -> str:
-        """Return how to push it."""
-        return "set the permissions of the folder or bucket, then push without --visibility"
 
 
 @dataclass(eq=False, kw_only=True)

@@ -33,6 +33,8 @@ T = TypeVar("T")
 class AnotherDataset(InvalidInput):
     """The place to push to has another dataset, which no push replaces."""
 
+    ADVICE = "push to another name or folder, or remove that dataset first"
+
     url: str
     there: str | None
     """Its id; None for a chain that begins with no seed."""
@@ -40,10 +42,6 @@ class AnotherDataset(InvalidInput):
     def __str__(self) -> str:
         """Return both: the place, and the dataset in it."""
         return f"{self.url} has another dataset, {self.there or 'whose chain has no id'}: a push does not replace it"
-
-    def advice(self) -> str:
-        """Return what to do; `--force` replaces a chain of the same dataset only."""
-        return "push to another name or folder, or remove that dataset first"
 
 
 def require_same_dataset(read: ReadBlock, head: Multihash, dataset: DatasetId, url: str) -> None:
