@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ NOTHING = PollSummary()
 EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 RELEASE_FLAGS = 2
+PINGRESP = bytes([PacketType.PINGRESP << 4, 0])
 
 
 class OneSession:
@@ -33,6 +35,7 @@ class OneSession:
         self.has_session = False
         self.is_mute = False  # about confirmations
         self.is_early = False  # with messages, which come before the answer to their subscription
+        self.resume_seconds = 0.0  # before it sends what a session has
         self.subscriptions = 0
         self.at_confirmation: Callable[[], object] = lambda: None
         self.seen: list[object] = []  # what `at_confirmation` has returned
@@ -70,13 +73,23 @@ class OneSession:
                 del buffer[:length]
                 if packet.kind is PacketType.DISCONNECT:
                     return
-                connected.sendall(self._answer(packet))
+                for part in self._answers(packet):
+                    connected.sendall(part)
+
+    def _answers(self, packet: Packet) -> Iterator[bytes]:
+        if packet.kind is not PacketType.CONNECT:
+            yield self._answer(packet)
+            return
+        has_session, self.has_session = self.has_session, True
+        yield bytes([0x20, 2, has_session, 0])
+        if has_session:
+            time.sleep(self.resume_seconds)
+            yield self._more()
 
     def _answer(self, packet: Packet) -> bytes:
         match packet.kind:
-            case PacketType.CONNECT:
-                known, self.has_session = self.has_session, True
-                return bytes([0x20, 2, known, 0]) + (self._more() if known else b"")
+            case PacketType.PINGREQ:
+                return PINGRESP
             case PacketType.SUBSCRIBE:
                 self.subscriptions += 1
                 parts = bytes([0x90, 3, *packet.body[:2], self.qos]), self._more()
@@ -220,6 +233,28 @@ def test_a_message_that_comes_after_a_pause_is_in_the_same_poll(
     monkeypatch.setattr(mqtt_session.Session, "receive", receive)
     assert poll(bench).records == 1
     assert not pauses
+
+
+def test_a_poll_does_not_end_before_a_slow_broker_has_resumed_the_session(
+    make_broker: Any, poll: Any
+) -> None:
+    """Mosquitto sends a message again that it has released if the connection ends while it resumes the session."""
+    broker, bench = make_broker(EXACT)
+    assert poll(bench) == NOTHING
+    broker.waiting = {3: b'{"id":3}'}
+    broker.resume_seconds = 5 * mqtt.QUIET_SECONDS
+    assert poll(bench).records == 1
+
+
+def test_a_broker_that_does_not_answer_a_ping_is_unreachable(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "RELEASE_SECONDS", 0.2)
+    broker, bench = make_broker(EXACT)
+    assert poll(bench) == NOTHING
+    broker.resume_seconds = 1.0
+    with pytest.raises(SourceUnreachable, match="no answer in time"):
+        poll(bench)
 
 
 def test_each_message_is_a_block_if_it_is_a_whole_snapshot(make_broker: Any, poll: Any) -> None:

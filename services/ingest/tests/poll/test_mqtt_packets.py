@@ -67,7 +67,11 @@ def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
     monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.05)
     monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.01)
     message = b"\x00\x01t" + payload
-    sent = b"\x20\x02\x00\x00\x90\x03\x00\x01\x00" + 5 * (b"\x30" + bytes([len(message)]) + message)
+    sent = (
+        b"\x20\x02\x00\x00\x90\x03\x00\x01\x00"
+        + 5 * (b"\x30" + bytes([len(message)]) + message)
+        + b"\xd0\x00"
+    )
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:

@@ -33,7 +33,7 @@ MAX_POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may com
 MAX_MESSAGES: Final = 10_000  # of a batch
 MAX_BYTES: Final = 16 << 20  # of a batch
 MAX_WAITING_BYTES: Final = 256 << 20
-RELEASE_SECONDS: Final = 10.0  # in which a broker answers a PUBREC, or repeats what it has open
+RELEASE_SECONDS: Final = 10.0  # in which a broker answers a PUBREC or a ping, or repeats what it has open
 VERSION: Final = 1
 
 
@@ -127,6 +127,7 @@ class _Subscriber:
         self._before = context.position.last
         self._received = MqttProgress.parse(self._before)
         self._client = client
+        self._is_resumed = False  # the broker has sent what the session had
         self._waiting: list[Message] = []
         self._size = 0  # bytes of what waits
 
@@ -149,22 +150,28 @@ class _Subscriber:
             for message in self._session.subscribe(tuple(topics)):
                 self._take(message)
             self._keep(replace(self._note, client=self._client))
+        self._session.ping()
         until = time.monotonic() + MAX_POLL_SECONDS
         while time.monotonic() < until and (messages := self._collected()):
             yield self._fetched(messages)
             self._confirm(messages)
 
     def _collected(self) -> list[Message]:
-        """Return the next messages; none after a quiet second."""
+        """Return the next messages; none after a quiet second, if the broker has resumed the session.
+
+        Mosquitto sends messages again that it has released if the connection ends before that.
+        """
         most = 1 if self._context.takes_whole_batches else MAX_MESSAGES
-        until = time.monotonic() + QUIET_SECONDS
+        started = time.monotonic()
         while len(self._waiting) < most and self._size < MAX_BYTES:
             self._context.require_wanted()
             packet = self._session.receive(GAP_SECONDS)
             if packet is not None:
                 self._handle(packet)
-            elif self._waiting or time.monotonic() > until:
+            elif self._waiting or (self._is_resumed and time.monotonic() - started > QUIET_SECONDS):
                 break
+            elif time.monotonic() - started > RELEASE_SECONDS:
+                raise TimeoutError
         messages, self._waiting = self._waiting[:most], self._waiting[most:]
         self._size = sum(len(message.payload) for message in self._waiting)
         return messages
@@ -176,7 +183,7 @@ class _Subscriber:
             case PacketType.PUBREL:  # released before this connection, and not answered
                 self._session.confirm(PacketType.PUBCOMP, number_of(packet))
             case PacketType.PINGRESP:
-                pass
+                self._is_resumed = True
             case _:
                 raise NotMqtt(text=f"unexpected {packet.kind.name}")
 

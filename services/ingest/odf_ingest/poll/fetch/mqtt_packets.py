@@ -81,6 +81,7 @@ def confirmation(kind: PacketType, number: int) -> bytes:
     return _packet(kind, 0, number.to_bytes(2))
 
 
+PINGREQ: Final = bytes([PacketType.PINGREQ << 4, 0])
 DISCONNECT: Final = bytes([PacketType.DISCONNECT << 4, 0])
 
 

@@ -116,6 +116,10 @@ class Session:
         """Send a PUBACK, PUBREC or PUBCOMP."""
         self._send(packets.confirmation(kind, number))
 
+    def ping(self) -> None:
+        """Ask for a PINGRESP, which follows whatever the broker sends before it reads this."""
+        self._send(packets.PINGREQ)
+
     def close(self) -> None:
         """Close the connection; the broker keeps the session."""
         with suppress(OSError):
