@@ -31,6 +31,7 @@ from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 NOTHING = PollSummary()
 POLLS = 100
+ANSWER_SECONDS = 60
 EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
 
 
@@ -159,8 +160,24 @@ def test_exactly_once_holds_under_kills(
     assert ids(bench) == list(range(8))
 
 
-def is_completion(sent: Callable[[], int], number: int, kind: PacketType, _: int) -> bool:
-    return kind is PacketType.PUBCOMP and sent() == number
+def killed_at_completion(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """End the process before a PUBCOMP, when Mosquitto has resumed the session: before that it is not exactly once."""
+    confirm, sent = mqtt_session.Session.confirm, count(1)
+
+    def run(session: mqtt_session.Session, kind: PacketType, identifier: int) -> None:
+        if kind is PacketType.PUBCOMP and next(sent) == number:
+            wait_until_idle(session)
+            raise Killed
+        confirm(session, kind, identifier)
+
+    monkeypatch.setattr(mqtt_session.Session, "confirm", run)
+
+
+def wait_until_idle(session: mqtt_session.Session) -> None:
+    session.ping()
+    while (packet := session.receive(ANSWER_SECONDS)) and packet.kind is not PacketType.PINGRESP:
+        pass
+    assert packet is not None
 
 
 def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
@@ -177,7 +194,7 @@ def checks_notes(monkeypatch: pytest.MonkeyPatch, bench: Any) -> None:
     monkeypatch.setattr(mqtt_session.Session, "confirm", checked)
 
 
-@pytest.mark.parametrize("kills", [(), (3,), (3, 12, 5)], ids=str)
+@pytest.mark.parametrize("kills", [(), (3,), (1, 1), (3, 12, 5)], ids=str)
 def test_a_batch_larger_than_the_window_of_a_restarted_broker_is_not_repeated(
     make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: tuple[int, ...]
 ) -> None:
@@ -196,14 +213,33 @@ def test_a_batch_larger_than_the_window_of_a_restarted_broker_is_not_repeated(
         broker.start()
         for number in kills:
             with monkeypatch.context() as patch:
-                sent = partial(next, count(1))
-                killed_when(patch, mqtt_session.Session, "confirm", partial(is_completion, sent, number))
+                killed_at_completion(patch, number)
                 with pytest.raises(Killed):
                     poll(bench)
         broker.send(*map(line, range(45, 50)), qos=2)
         polled(poll, bench, 50)
         assert poll(bench) == NOTHING
     assert ids(bench) == list(range(50))
+
+
+def test_a_released_batch_as_large_as_the_window_of_a_restarted_broker_is_not_repeated(
+    make_polled: Any, poll: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingest was killed before the first PUBCOMP; Mosquitto sends messages beyond its window as if they were new."""
+    with serving_mqtt(tmp_path, "allow_anonymous true", "max_inflight_messages 10") as broker:
+        bench = make_polled(step(broker))
+        poll(bench)
+        broker.send(*map(line, range(10)), qos=2)
+        with monkeypatch.context() as patch:
+            killed_at_completion(patch, 1)
+            with pytest.raises(Killed):
+                polled(poll, bench, POLLS)
+        broker.stop()
+        broker.start()
+        broker.send(line(10), qos=2)
+        polled(poll, bench, 11)
+        assert poll(bench) == NOTHING
+    assert ids(bench) == list(range(11))
 
 
 def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
