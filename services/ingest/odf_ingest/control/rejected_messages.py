@@ -40,7 +40,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
-from odf_ingest.control.retried_rows import RetriedRows
+from odf_ingest.control.retried_rows import RetriedRows, batch_key
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import load_settings
@@ -249,9 +249,8 @@ class RejectedMessages:
 
     def _retried_rows(self, dataset: DatasetId, rows: Sequence[StoredLetter]) -> Iterator[RetriedRows]:
         """Commit rows that fit now; yield the batches."""
-        for _, same in groupby(
-            rows, key=lambda letter: (letter.source, letter.event_ms, letter.input_format)
-        ):
+        polled = self._queues.state(dataset).polling_source
+        for _, same in groupby(rows, key=lambda letter: batch_key(letter, polled)):
             letters = list(same)
             settings = load_settings(self._blobs, dataset, letters[0].source)
             batch = RetriedRows(letters, self._preparer, settings)

@@ -1,14 +1,16 @@
 """Rejected rows of files, and polled messages, to commit once: read from dead letters as the source reads now.
 
-The block that has them also has their numbers in its source state. A row that still does not fit stays open.
+The block that has them also has their numbers in its source state. A row that still does not fit stays open. So does a
+message that is a file of which a row does not fit: it was rejected as a whole, and is committed as a whole.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from odf_common.chain.state import ChainState
 from odf_common.dataset.open_rejects import Numbers, rows_part
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import SetPollingSource
 from odf_common.metadata.fetching import FetchStepMqtt
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
@@ -34,15 +36,31 @@ from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
-from odf_ingest.read.arrow_ipc import ReadArrowIpc
+from odf_ingest.read.arrow_ipc import STREAM, ReadArrowIpc
 from odf_ingest.read.input_format import ARROW, InputFormat
 from odf_ingest.source_settings import DEFAULTS, SourceSettings
 
 RowPosition = PollPosition | SourcePosition
 
 
+def batch_key(letter: StoredLetter, polled: SetPollingSource | None) -> Hashable:
+    """Return what the letters of a batch have in common; a message that is a file is a batch of its own."""
+    file = letter.offset if _is_file_message(letter, polled) else None
+    return letter.source, letter.event_ms, letter.input_format, file
+
+
+def _is_file_message(letter: StoredLetter, polled: SetPollingSource | None) -> bool:
+    """Return whether a letter has a whole message that is read as a file, and not a row of one."""
+    return (
+        polled is not None
+        and isinstance(polled.fetch, FetchStepMqtt)
+        and isinstance(polled.read, ReadStepParquet)
+        and not letter.value.startswith(STREAM)
+    )
+
+
 class RetriedRows:
-    """Port `Batch` for dead letters of one source that have the same event time and input format.
+    """Port `Batch` for dead letters with the same `batch_key`.
 
     It is committed even if it appends nothing, since a Ledger may have the rows; not if none fits.
     """
@@ -95,14 +113,16 @@ class RetriedRows:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
         plan = plan.obeying(self._settings.message_columns)
+        polled = state.polling_source
         is_of_table = isinstance(plan.source.read, ReadArrowIpc)
-        if takes_whole_batches(plan.source.merge) or (plan.takes_whole_batches and not is_of_table):
+        is_file = len(self._left) == 1 and _is_file_message(self._left[0], polled)
+        has_rows = is_of_table or is_file or not plan.takes_whole_batches
+        if takes_whole_batches(plan.source.merge) or not has_rows:
             return self._refused(plan, "the source takes only whole files or messages")
         if event_ms is None:
             return self._refused(
                 plan, "an earlier release rejected it, and did not keep its file's event time"
             )
-        polled = state.polling_source
         lines = as_lines(plan.source.read)
         if self._settings.envelope is not Envelope.NONE and isinstance(lines, ReadStepNdJson):
             plan = replace(plan, source=replace(plan.source, read=lines))
@@ -112,7 +132,7 @@ class RetriedRows:
         elif polled is not None and isinstance(polled.fetch, FetchStepMqtt) and not is_of_table:
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
-            prepared = self._preparer.messages(plan, batch)
+            prepared = _without_bad_rows(self._preparer.messages(plan, batch))
         else:
             prepared = self._preparer.rows(plan, self._rows(plan.source.read), Timestamp.from_ms(event_ms))
         self._unfit = {self._left[row.offset].offset: row.reason for row in prepared.bad}
@@ -124,7 +144,8 @@ class RetriedRows:
         """Return the source's current plan, for rows of pushed files with the file's format; raises `SourceGone`."""
         if state.polling_source is not None:
             polled = polled_batch.as_push_source(state.polling_source)
-            if isinstance(polled.read, ReadStepParquet):  # whose rows are kept as Arrow data
+            is_file = _is_file_message(self._left[0], state.polling_source)
+            if isinstance(polled.read, ReadStepParquet) and not is_file:  # its rows are kept as Arrow data
                 polled = replace(polled, read=InputFormat(name=ARROW).step(polled.read))
             return plan_of(state, polled)
         source = state.push_sources.get(self.source)
@@ -162,6 +183,14 @@ class RetriedRows:
 
     def before_proposal(self) -> None:
         """Do nothing: what may be committed was checked."""
+
+
+def _without_bad_rows(prepared: PreparedRecords) -> PreparedRecords:
+    """Return the records of a message that is a file, none of them if one of its rows is bad."""
+    if not prepared.bad_rows:
+        return prepared
+    bad = replace(prepared.bad_rows[0], offset=0)
+    return replace(prepared, records=None, bad=(bad,), bad_rows=(), greatest={}, rows={})
 
 
 def _in_utf8(step: ReadStep) -> ReadStep:

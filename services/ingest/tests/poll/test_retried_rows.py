@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.letters import StoredLetters
+from odf_testing.mqttbroker import serving_mqtt
 from odf_testing.webserver import Page, PageServer
 
 from odf_common.chain.add_data import add_data_event
@@ -21,6 +22,7 @@ from odf_common.metadata.fetching import (
     FetchStepFilesGlob,
     FetchStepMqtt,
     FetchStepUrl,
+    MqttQos,
     MqttTopicSubscription,
 )
 from odf_common.metadata.scalars import Timestamp
@@ -248,6 +250,39 @@ def test_messages_of_a_broker_are_retried_as_messages(retrying: Any) -> None:
     made.read_as(merge=MergeStrategySnapshot(primary_key=("id",)))
     with pytest.raises(CannotRetry, match="takes only whole files or messages"):
         made.retry()
+
+
+def parquet(ids: list[int | None], microseconds: list[int]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"id": ids, "at": pa.array(microseconds, pa.timestamp("us"))}), sink)
+    return bytes(sink.getvalue())
+
+
+def test_messages_that_are_tables_are_retried_as_a_whole_or_row_by_row(
+    make_polled: Any, poll: Any, tmp_path: Path
+) -> None:
+    read = ReadStepParquet(ddl_schema=("id BIGINT NOT NULL", "at TIMESTAMP(3)"))
+    with serving_mqtt(tmp_path) as broker:
+        topics = (MqttTopicSubscription(path="a", qos=MqttQos.AtLeastOnce),)
+        fetch = FetchStepMqtt(host="127.0.0.1", port=broker.port, topics=topics)
+        made = Retrying(make_polled(fetch, read=read), poll)
+        finer = SourceSettings(finer_times=FinerTimes.REFUSE)
+        save_settings(made.bench.blobs, made.bench.dataset, "default", finer)
+        made.poll()
+        no_row_fits, half_fits = parquet([2, 3], [2001, 3001]), parquet([6, None], [6001, 7001])
+        messages = (no_row_fits, b"x", parquet([4, 5], [4000, 5001]), half_fits)
+        broker.send(*(("a", message) for message in messages))
+        while len(made.open) < len(messages):
+            made.poll()
+    assert (made.open, made.ids) == ([0, 1, 2, 3], [4])
+    cut = replace(finer, finer_times=FinerTimes.CUT)
+    save_settings(made.bench.blobs, made.bench.dataset, "default", cut)
+    assert made.retry().count == 2
+    assert (made.open, made.ids) == ([1, 3], [4, 2, 3, 5])
+    with pytest.raises(CannotRetry, match="0/1 cannot be retried: is not a Parquet file"):
+        made.retry(1)
+    with pytest.raises(CannotRetry, match="0/3 cannot be retried: row 2: column id: null is not allowed"):
+        made.retry(3)
 
 
 def test_a_letter_that_lacks_something_stays_open(retrying: Any) -> None:
