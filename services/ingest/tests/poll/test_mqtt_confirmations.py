@@ -246,6 +246,23 @@ def test_a_poll_does_not_end_before_a_slow_broker_has_resumed_the_session(
     assert poll(bench).records == 1
 
 
+def test_a_poll_does_not_end_before_a_slow_broker_has_its_confirmations(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next connection may overtake them: Mosquitto drops what it has not read of the earlier one."""
+    broker, bench = make_broker(LEAST, 1, 2)
+    broker.at_confirmation = lambda: time.sleep(5 * mqtt.QUIET_SECONDS)
+    close, confirmed = mqtt_session.Session.close, []
+
+    def checked(session: mqtt_session.Session) -> None:
+        confirmed.append(len(broker.confirmed))
+        close(session)
+
+    monkeypatch.setattr(mqtt_session.Session, "close", checked)
+    assert poll(bench).records == 2
+    assert confirmed == [2]
+
+
 def test_a_broker_that_does_not_answer_a_ping_is_unreachable(
     make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,7 @@ def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
     sent = (
         b"\x20\x02\x00\x00\x90\x03\x00\x01\x00"
         + 5 * (b"\x30" + bytes([len(message)]) + message)
-        + b"\xd0\x00"
+        + 4 * b"\xd0\x00"  # one for each batch, and for the session
     )
     with socket.create_server(("127.0.0.1", 0)) as listening:
 

@@ -127,7 +127,7 @@ class _Subscriber:
         self._before = context.position.last
         self._received = MqttProgress.parse(self._before)
         self._client = client
-        self._is_resumed = False  # the broker has sent what the session had
+        self._pings = 0  # that the broker has not answered
         self._waiting: list[Message] = []
         self._size = 0  # bytes of what waits
 
@@ -150,16 +150,17 @@ class _Subscriber:
             for message in self._session.subscribe(tuple(topics)):
                 self._take(message)
             self._keep(replace(self._note, client=self._client))
-        self._session.ping()
+        self._ping()
         until = time.monotonic() + MAX_POLL_SECONDS
         while time.monotonic() < until and (messages := self._collected()):
             yield self._fetched(messages)
             self._confirm(messages)
 
     def _collected(self) -> list[Message]:
-        """Return the next messages; none after a quiet second, if the broker has resumed the session.
+        """Return the next messages; none after a quiet second, once the broker has answered all pings.
 
-        Mosquitto sends messages again that it has released if the connection ends before that.
+        If the connection ended before, Mosquitto would send messages again: those that it has released, if it resumes
+        the session, and those whose confirmations it has not read when the next connection begins.
         """
         most = 1 if self._context.takes_whole_batches else MAX_MESSAGES
         started = time.monotonic()
@@ -168,7 +169,7 @@ class _Subscriber:
             packet = self._session.receive(GAP_SECONDS)
             if packet is not None:
                 self._handle(packet)
-            elif self._waiting or (self._is_resumed and time.monotonic() - started > QUIET_SECONDS):
+            elif self._waiting or (not self._pings and time.monotonic() - started > QUIET_SECONDS):
                 break
             elif time.monotonic() - started > RELEASE_SECONDS:
                 raise TimeoutError
@@ -183,7 +184,7 @@ class _Subscriber:
             case PacketType.PUBREL:  # released before this connection, and not answered
                 self._session.confirm(PacketType.PUBCOMP, number_of(packet))
             case PacketType.PINGRESP:
-                self._is_resumed = True
+                self._pings -= 1
             case _:
                 raise NotMqtt(text=f"unexpected {packet.kind.name}")
 
@@ -221,6 +222,11 @@ class _Subscriber:
                     pass
         if self._received.ids and not self._release(self._received):
             raise TimeoutError
+        self._ping()
+
+    def _ping(self) -> None:
+        self._pings += 1
+        self._session.ping()
 
     def _release(self, batch: MqttProgress) -> bool:
         """Let the broker use a committed batch's packet identifiers again; confirm again the messages that it repeats.
