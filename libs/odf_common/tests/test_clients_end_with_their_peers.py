@@ -39,7 +39,8 @@ HOMES = {
     "HTTPConnectionPool": set(),
     "HTTPSConnectionPool": set(),
     "ProxyManager": set(),
-    # Besides those of the two adapters, they ask this machine's kernel, or whether a server listens.
+    # Besides those of the two adapters, they ask this machine's kernel, or whether a server listens, or connect a
+    # service with its own JVM.
     "open_connection": {"odf_common/embedded/parts/readiness.py", "odf_coordinator/views/app.py"},
     "socket.socket": {
         f"{ADAPTERS}/live_sockets.py",
@@ -48,6 +49,7 @@ HOMES = {
         "odf_common/embedded/checks.py",
         "odf_common/embedded/parts/tcp_ports.py",
         "odf_engine_spark/server/service.py",
+        "odf_engine_spark/spark/jvm.py",
     },
     "FTP": set(),
 }

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from odf_common.errors import StorageUnavailable
 from odf_engine_spark.server.grpc_servicer import _response
+from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
 from odf_engine_spark.transform.checkpoint import read_state
 
@@ -37,3 +41,24 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_refused(
     monkeypatch.setattr(Path, "read_bytes", fail)
     with pytest.raises(StorageUnavailable):
         read_state(tmp_path / "checkpoint")
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no file; its JVM still can."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_ = os.dup(0)
+    os.close(next_)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_query_whose_rows_no_socket_can_be_opened_for_fails_at_once_and_works_later(spark: Spark) -> None:
+    frame = spark.frame(spark.parse("SELECT 1 AS x"))
+    rows = spark.collect(frame)
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        spark.collect(frame)
+    assert spark.collect(frame) == rows

@@ -7,9 +7,10 @@ untyped in Python: they are `Java`, and do not leave this service.
 import json
 import os
 import select
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import Any, Final
@@ -17,14 +18,17 @@ from typing import Any, Final
 import pyarrow as pa
 from py4j.java_gateway import JavaClass, JavaMember
 from py4j.protocol import STATIC_PREFIX
+from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.conversion import PandasConversionMixin
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.serializers import ArrowCollectSerializer
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.util import _do_server_auth
 
 from odf_engine_spark.spark.query_limits import QueryLimits
 from odf_engine_spark.spark.tree import Tree, read_tree
 
 Java = Any  # an object of the JVM
+LOOPBACK: Final = "127.0.0.1"
 OPTIMIZER: Final = "org.apache.spark.sql.catalyst.optimizer"
 _SQL_UTILS: Final = "org.apache.spark.sql.api.python.PythonSQLUtils"
 _NIL: Final = "scala.collection.immutable.Nil"
@@ -143,11 +147,21 @@ class Spark:
     def collect(self, frame: Java) -> pa.Table:
         """Run the plan, and return its rows in the order of Spark's partitions."""
         frame.queryExecution().executedPlan()  # an error of planning would leave the call below waiting forever
-        # Not `toArrow`, whose cast refuses a null struct for the null fields in it, if these are required.
-        collect: Callable[..., list[pa.RecordBatch]] = PandasConversionMixin._collect_as_arrow  # noqa: SLF001 - as above
-        return pa.Table.from_batches(
-            collect(DataFrame(frame, self.session), empty_list_if_zero_records=False)
-        )
+        # Not `toArrow`, whose cast refuses a null struct for the null fields in it, if these are required. The JVM
+        # waits for a connection without limit, so the socket, which may be one open file too many, exists before.
+        with socket.socket() as connection:
+            port, secret, result = frame.collectAsArrowToPython()
+            connection.connect((LOOPBACK, port))
+            try:
+                batches = _receive_batches(connection, secret)
+            finally:
+                connection.close()  # or a JVM that still sends would wait as well
+                with unwrap_spark_exception():
+                    result.getResult()
+        if batches:
+            return pa.Table.from_batches(batches)
+        schema = DataFrame(frame, self.session).schema
+        return to_arrow_schema(schema, timezone="UTC").empty_table()
 
     def seq(self, items: Iterable[Java]) -> Java:
         """Return a Scala list, in as few calls as possible: most are empty or have one element."""
@@ -156,6 +170,12 @@ class Spark:
             return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(elements)
         pair = getattr(self.classes("scala.collection.immutable"), "$colon$colon")
         return reduce(lambda tail, item: pair(item, tail), reversed(elements), self.singleton(_NIL))
+
+
+def _receive_batches(connection: socket.socket, secret: str) -> list[pa.RecordBatch]:
+    with connection.makefile("rwb") as stream:
+        _do_server_auth(stream, secret)
+        return list(ArrowCollectSerializer().load_stream(stream))
 
 
 @dataclass(frozen=True, slots=True)

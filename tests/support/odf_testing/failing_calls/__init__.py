@@ -43,9 +43,7 @@ class FailingCalls:
         file = self._file(service)
         file.with_name(f"{file.name}.calls").unlink(missing_ok=True)
         pending = file.with_name(f"{file.name}.new")
-        # Spark waits forever for a connection that its Python process cannot open.
-        has_sockets = service != "engine-spark"
-        pending.write_text(json.dumps({"errno": error, "after": after, "sockets": has_sockets}))
+        pending.write_text(json.dumps({"errno": error, "after": after}))
         pending.rename(file)
 
     def end(self, service: str) -> Calls:

@@ -1,6 +1,6 @@
 """Decides about each system call of a service: it is made, or fails as a test has ordered.
 
-An order is a file named like the service's module in `failing-calls`: `{"errno": "EIO", "after": 7, "sockets": true}`
+An order is a file named like the service's module in `failing-calls`: `{"errno": "EIO", "after": 7}`
 fails the eighth call that has this error. `MODULE.calls` then lists the calls since the order, one a line; the one that
 failed is marked.
 """
@@ -93,7 +93,7 @@ class Handler:
         self._order = Path(home) / FOLDER / module
         self._names = {number: name for name, number in numbers_of_this_machine().items()}
         self._seen: tuple[int, int] | None = None
-        self._errno, self._left, self._has_sockets = "", -1, True
+        self._errno, self._left = "", -1
         self._owners: dict[int, int] = {}
         self._calls: Any = None
 
@@ -146,7 +146,6 @@ class Handler:
         if seen != self._seen or self._calls is None:
             order = json.loads(self._order.read_bytes())
             self._seen, self._errno, self._left = seen, order["errno"], order["after"]
-            self._has_sockets = order["sockets"]
             self._calls = self._order.with_name(f"{self._order.name}.calls").open("w")  # until the next order
 
     def _owner(self, thread: int) -> int:
@@ -158,8 +157,6 @@ class Handler:
 
     def _subject(self, pid: int, name: str, args: list[int]) -> str | None:
         """Return the path within the home, or that it is a socket; None for everything else."""
-        if name in _SOCKETS and not self._has_sockets:
-            return None
         if name == "socket":
             return "network" if args[0] in (socket.AF_INET, socket.AF_INET6) else None
         if name == "accept4":
