@@ -85,7 +85,7 @@ def build(env: Environment) -> Service:
         grpc=partial(register, parts=parts),
         grpc_address=env.settings.coordinator_grpc,
         uses=("engine-spark", "ingest"),
-        background=(ownership.run, publisher.run, collector.run, scheduler.run),
+        background=(ownership.run, publisher.run, collector.run, committer.run, scheduler.run),
     )
 
 

@@ -21,6 +21,7 @@ from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import SETTLE_ATTEMPTS
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
+from odf_coordinator.transforms.scheduler import UNAVAILABLE_BACKOFF
 
 
 @pytest.fixture
@@ -365,3 +366,40 @@ def test_listeners_hear_of_a_move_by_the_repeat_of_a_commit_that_could_not_make_
 
     assert isinstance(outcome, Committed)
     assert (outcome.already, heard) == (True, [outcome.state])
+
+
+def test_listeners_hear_of_a_move_that_no_commit_repeats_once_it_is_durable(
+    files: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[ChainState] = []
+    files.committer.listen(heard.append)
+    fail_to_sync_references(monkeypatch, 2 * SETTLE_ATTEMPTS + 1)
+    with pytest.raises(StorageUnavailable):
+        files.propose(files.find("cities"), [SetInfo(description="x")])
+
+    files.committer.settle_moves()
+    assert heard == []
+    files.committer.settle_moves()
+
+    assert heard == [files.find("cities").state]
+    files.committer.settle_moves()
+    assert len(heard) == 1
+
+
+def test_derivatives_follow_a_derivative_whose_commit_was_not_durable_at_once(
+    files: Coordinator, derivative: str, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.add(derivative, second)
+    files.work()
+    files.push("cities", "Oslo")
+    fail_to_sync_references(monkeypatch, SETTLE_ATTEMPTS + 1)
+    files.work()
+    files.now += UNAVAILABLE_BACKOFF.most
+    files.work()
+    assert files.find("cities.copy").state.last_offset == 0
+    assert files.find("copy.copy").state.last_offset is None
+
+    files.committer.settle_moves()
+    files.work()
+
+    assert files.find("copy.copy").state.last_offset == 0

@@ -5,6 +5,7 @@ and one in Redis, only avoid wasted work: if one is lost or expires, an overtake
 Write order: objects first, then blocks with their signatures, then the head; each is durable before the next.
 """
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -37,6 +38,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 SETTLE_ATTEMPTS: Final = 5
 SETTLE_BACKOFF: Final = Backoff(first=0.01, most=0.2)
+SETTLE_SECONDS: Final = 1.0
 
 Listener = Callable[[ChainState], None]
 RequireOwned = Callable[[DatasetId], None]
@@ -76,6 +78,7 @@ class Committer:
         self._waits = Problems() if waits is None else waits
         self.locks = DatasetLocks(locks, lock_ttl_ms)
         self._listeners: list[Listener] = []
+        self._unsettled: dict[tuple[Multihash, str], tuple[ChainState, str]] = {}
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` after each move of a head made here, with the state at the new head."""
@@ -162,11 +165,14 @@ class Committer:
         try:
             self._refs.compare_and_set(dataset, expected=expected, new=state.head, ref=ref)
         except Unavailable:
-            if not self._settle_move(dataset, ref, state.head):
+            if not self._settle_move(state, ref):
                 raise
+        self._report_move(state, ref)
+
+    def _report_move(self, state: ChainState, ref: str) -> None:
         log.info(
             "reference moved",
-            dataset_id=str(dataset),
+            dataset_id=str(state.dataset_id),
             ref=ref,
             block=str(state.head),
             sequence_number=state.sequence_number,
@@ -177,23 +183,37 @@ class Committer:
             _contained(self._states.remember, state)
             self.announce(state)
 
-    def _settle_move(self, dataset: DatasetId, ref: str, new: Multihash) -> bool:
+    def run(self, stop: threading.Event) -> None:
+        """Settle moves until stopped. Their commits may not be repeated: the chain already has the blocks."""
+        while not stop.wait(SETTLE_SECONDS):
+            self.settle_moves()
+
+    def settle_moves(self) -> None:
+        """Make the moves durable that could not be at once, and call the listeners."""
+        for state, ref in tuple(self._unsettled.values()):
+            self._unsettled.pop((state.head, ref), None)
+            if self._settle_move(state, ref):
+                self._report_move(state, ref)
+
+    def _settle_move(self, state: ChainState, ref: str) -> bool:
         """Write a reference again that was moved before an error, as its folder is synced last; return whether it was.
 
-        Else the move would not be durable, and no listener would hear of it.
+        Else the move would not be durable, and no listener would hear of it. `settle_moves` makes further attempts.
         """
+        dataset, new = state.dataset_id, state.head
         for attempt in range(1, SETTLE_ATTEMPTS + 1):
             try:
                 if self._refs.head(dataset, ref) != new:
                     return False
                 self._refs.compare_and_set(dataset, expected=new, new=new, ref=ref)
-            except HeadMoved:
+            except (HeadMoved, Damaged):
                 return False
             except Unavailable as error:
                 log.warning("cannot make a move durable", dataset_id=str(dataset), ref=ref, why=str(error))
                 time.sleep(SETTLE_BACKOFF.pause(attempt))
             else:
                 return True
+        self._unsettled[new, ref] = state, ref
         return False
 
     def remove_ref(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
@@ -264,7 +284,7 @@ class Committer:
         if repeated:
             log.debug("commit repeated", **facts)
             # The first attempt may have ended between moving the head and telling of it.
-            if self._settle_move(dataset, ref, state.head) and ref == HEAD:
+            if self._settle_move(state, ref) and ref == HEAD:
                 self.announce(state)
             return Committed(state=state, already=True)
         log.debug("commit overtaken", **facts)
