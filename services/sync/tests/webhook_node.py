@@ -114,9 +114,9 @@ class Receiver:
     silent: threading.Event | None = None
     """Answers nothing before it is set."""
 
-    def await_posts(self, count: int) -> list[Posted]:
+    def await_posts(self, count: int, seconds: float = WAIT_SECONDS) -> list[Posted]:
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.posts) >= count, WAIT_SECONDS), self.posts
+            assert self.arrived.wait_for(lambda: len(self.posts) >= count, seconds), self.posts
             return list(self.posts)
 
 
