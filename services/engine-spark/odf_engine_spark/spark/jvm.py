@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import pyarrow as pa
 from py4j.java_gateway import JavaClass, JavaMember
@@ -175,7 +175,7 @@ class Spark:
 def _receive_batches(connection: socket.socket, secret: str) -> list[pa.RecordBatch]:
     with connection.makefile("rwb") as stream:
         _do_server_auth(stream, secret)
-        return list(ArrowCollectSerializer().load_stream(stream))
+        return list(ArrowCollectSerializer().load_stream(cast("IO[bytes]", stream)))
 
 
 @dataclass(frozen=True, slots=True)
