@@ -4,7 +4,9 @@ Files have no Arrow-specific metadata, so every reader finds the same types, and
 equals the one computed on reading.
 """
 
+import errno
 import hashlib
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +27,7 @@ from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
 ROW_GROUP_ROWS: Final = 1 << 16
+_NO_MEMORY: Final = os.strerror(errno.ENOMEM)
 _VALUE_BYTES: Final = 8  # of a decoded value, approximately
 _HARMLESS_BYTES: Final = 1 << 28  # decoded, that are allowed for a file of any size
 _MAX_INFLATION: Final = 4096  # ratio of decoded to stored bytes; honest files stay below it
@@ -256,6 +259,9 @@ class _reading:  # noqa: N801 - reads as a verb
             raise NotFound(what=f"data slice {self._file.name}") from error
         if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
             return
+        if isinstance(error, OSError) and error.errno is None and str(error).endswith(_NO_MEMORY):
+            # Arrow drops the number of an error of mmap.
+            raise OSError(errno.ENOMEM, _NO_MEMORY, str(self._file)) from error
         if isinstance(error, pa.ArrowException | OSError | ValueError | MemoryError | OverflowError):
             why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise CorruptSlice(file=self._file.name, why=why) from error

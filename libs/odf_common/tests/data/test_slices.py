@@ -3,6 +3,8 @@ import datetime as dt
 import errno
 import os
 import random
+import resource
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -288,3 +290,27 @@ def test_a_slice_that_cannot_be_opened_now_is_not_corrupt(
     for read in (read_slice, hash_slice):
         with pytest.raises(OSError, match=os.strerror(number)):
             read(tmp_path / "slice")
+
+
+@contextlib.contextmanager
+def no_memory_for_more_than(size: int) -> Iterator[None]:
+    """Let this process map no more than some further bytes."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.mark.parametrize("read", [read_slice, hash_slice])
+def test_a_slice_that_cannot_be_mapped_now_is_not_corrupt(
+    tmp_path: Path, read: Callable[[Path], object]
+) -> None:
+    file = tmp_path / "slice"
+    with file.open("wb") as sparse:
+        sparse.truncate(4 << 30)
+    with no_memory_for_more_than(1 << 30), pytest.raises(OSError, match="Cannot allocate memory") as failure:
+        read(file)
+    assert failure.value.errno == errno.ENOMEM
