@@ -33,7 +33,7 @@ RECEIPT_POLL_SECONDS: Final = 0.2  # between looks at a receipt that another pro
 MAX_ATTEMPTS_AFTER_BUG: Final = 3  # attempts at a push that fails because of a bug
 PATIENCE_SECONDS: Final = 1.0  # a part that is restarted may answer soon
 NEEDED: Final = ("kafka", "coordinator")  # to commit
-PUSH_BACKOFF: Final = Backoff(first=0.2, most=10.0)
+PUSH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,13 @@ from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
-from odf_ingest.accept.accepted_pushes import MAX_ATTEMPTS_AFTER_BUG, PATIENCE_SECONDS, AcceptedPushes, Parts
+from odf_ingest.accept.accepted_pushes import (
+    MAX_ATTEMPTS_AFTER_BUG,
+    PATIENCE_SECONDS,
+    PUSH_BACKOFF,
+    AcceptedPushes,
+    Parts,
+)
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
 from odf_ingest.commit import slice_writer
 from odf_ingest.commit.committer import Outcome
@@ -456,15 +462,17 @@ class Waits(threading.Event):
         return False
 
 
-def test_pauses_between_attempts_grow(later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_between_attempts_grow_up_to_five_seconds(
+    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, pool = later
-    monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=0.2, most=10.0))
+    monkeypatch.setattr(module, "PUSH_BACKOFF", PUSH_BACKOFF)
     node.pushes._stop = waits = Waits()
     node.accept(line(1))
-    while_committing(monkeypatch, *3 * [partial(fail, Unavailable(what="the bus"))])
+    while_committing(monkeypatch, *8 * [partial(fail, Unavailable(what="the bus"))])
     node.pushes.wake(node.bench.dataset)
     pool.run()
-    assert waits.seconds == [0.2, 0.4, 0.8]
+    assert waits.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
 def test_a_push_is_counted_once_its_outcome_is_stored(

@@ -425,6 +425,8 @@ def test_a_dataset_that_cannot_be_read_is_reported_and_retried_while_its_source_
         assert len(world.catalog.looked_up) == tries
         world.pass_time(BATCH_BACKOFF.pause(tries))
     assert world.reading.sources == {world.key: source}
+    for tries in range(4, 12):
+        world.pass_time(BATCH_BACKOFF.pause(tries))
     world.catalog.fault = None
-    world.pass_time(BATCH_BACKOFF.pause(4))
+    world.pass_time(5.0)  # the longest pause, after an outage of any length
     assert (world.owned.stuck(), world.owned.stuck_since(dataset)) == ({}, None)

@@ -12,7 +12,7 @@ from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.prepare.preparer import PreparedRecords
 
-BATCH_BACKOFF: Final = Backoff(first=0.2, most=10.0)
+BATCH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 TOPIC_UNREADABLE: Final = "TopicUnreadable"
 SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
 
