@@ -1,6 +1,7 @@
 """Another node that goes away without a word: a transfer does not wait for what it would have taken to answer."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ from odf_common.errors import Unavailable
 from odf_common.proto.odf.node.v1.push_pb2 import PushRequest as PushRequestOfIngest
 from odf_common.proto.odf.node.v1.push_pb2 import PushTarget
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushServicer, add_PushServicer_to_server
-from odf_sync.http.ingest_client import IngestClient, PushRefused
+from odf_sync.http.ingest_client import SHORT_CALL_SECONDS, IngestClient, PushRefused
 from odf_sync.smart.connection import Connection, connected
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
@@ -61,6 +62,37 @@ def test_a_push_that_got_no_answer_in_time_is_the_last_one_on_its_connection() -
         with pytest.raises(PushRefused, match="status=503"):
             asking.result(LATE_SECONDS)
         assert client.check(PushRequestOfIngest(ref="d")).dataset_id == "d"
+    ingest.end.set()
+    server.stop(0)
+
+
+class SilentAfterOneFailure(PushServicer):
+    """Fails once, late, as a connection whose pings are missing; then it does not answer."""
+
+    def __init__(self) -> None:
+        self.end = threading.Event()
+        self.asked = 0
+
+    def Check(self, request: PushRequestOfIngest, context: grpc.ServicerContext) -> PushTarget:  # noqa: N802 - gRPC's name
+        self.asked += 1
+        self.end.wait(SHORT_CALL_SECONDS - 0.5 if self.asked == 1 else LATE_SECONDS)
+        context.abort(grpc.StatusCode.UNAVAILABLE, "ping timeout")
+        raise AssertionError
+
+
+def test_a_push_is_answered_in_time_if_its_repeat_gets_no_answer_either() -> None:
+    ingest = SilentAfterOneFailure()
+
+    def register(server: grpc.Server) -> tuple[str, ...]:
+        add_PushServicer_to_server(ingest, server)
+        return ("odf.node.v1.Push",)
+
+    server = serve("127.0.0.1:0", register)
+    begun = time.monotonic()
+    with pytest.raises(PushRefused, match="status=503"):
+        IngestClient(f"127.0.0.1:{server.port}").check(PushRequestOfIngest(ref="d"))
+    assert time.monotonic() - begun < SHORT_CALL_SECONDS + 2  # what a busy machine adds
+    assert ingest.asked == 2
     ingest.end.set()
     server.stop(0)
 

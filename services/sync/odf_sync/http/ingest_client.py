@@ -18,7 +18,8 @@ from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 
 log = structlog.stdlib.get_logger(__name__)
 
-SHORT_CALL_SECONDS: Final = 4.0  # clients get an answer within five
+SHORT_CALL_SECONDS: Final = 4.0  # with its repeats; clients get an answer within five
+ANSWER_SECONDS: Final = 2.0  # after what a call waits for
 CALL_SECONDS: Final = 30.0  # of a call that reads the whole push
 RESTART_TIMEOUT_SECONDS: Final = 4.0  # in which ingest may be restarted
 PAUSE_SECONDS: Final = 0.2
@@ -115,9 +116,8 @@ class IngestClient:
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
         """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
-        answer: pb.PushReceipt = self._call(
-            lambda stub: stub.Show, request, wait_seconds + SHORT_CALL_SECONDS
-        )
+        seconds = max(wait_seconds + ANSWER_SECONDS, SHORT_CALL_SECONDS)
+        answer: pb.PushReceipt = self._call(lambda stub: stub.Show, request, seconds)
         return answer
 
     def _new_stub(self) -> PushStub:
@@ -127,17 +127,19 @@ class IngestClient:
     def _call(
         self, method: Callable[[PushStub], Callable[..., Reply]], request: object, seconds: float
     ) -> Reply:
-        until = time.monotonic() + self._timeout
+        """Call, and again while ingest may be restarted; all of it takes `seconds` at most."""
+        begun = time.monotonic()
         while True:
-            stub = self._stub
+            stub, left = self._stub, begun + seconds - time.monotonic()
             try:
-                return method(stub)(request, timeout=seconds)
+                return method(stub)(request, timeout=max(left, PAUSE_SECONDS))
             except grpc.RpcError as error:
                 # Its connection may be dead, which gRPC notices later. Others may wait on it, so it is not closed.
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and stub is self._stub:
                     self._stub = self._new_stub()
                 failure = error_of(error, "ingest")
                 is_lost = isinstance(failure, Unavailable) and not isinstance(failure, RemoteError)
-                if not is_lost or self.is_stopping or time.monotonic() >= until:
+                is_over = time.monotonic() >= begun + min(self._timeout, seconds)
+                if not is_lost or self.is_stopping or is_over:
                     raise _refusal(failure, error.code()) from error
             self._stopping.wait(PAUSE_SECONDS)
