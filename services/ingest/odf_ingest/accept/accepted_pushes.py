@@ -32,6 +32,7 @@ TIDY_SECONDS: Final = 3600.0
 RECEIPT_POLL_SECONDS: Final = 0.2  # between looks at a receipt that another process may settle
 MAX_ATTEMPTS_AFTER_BUG: Final = 3  # attempts at a push that fails because of a bug
 PATIENCE_SECONDS: Final = 1.0  # a part that is restarted may answer soon
+SILENCE_POLL_SECONDS: Final = 0.2  # between looks whether it answers again
 NEEDED: Final = ("kafka", "coordinator")  # to commit
 PUSH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
 
@@ -139,7 +140,7 @@ class AcceptedPushes:
                 if _may_pass(error):
                     tries += 1
                     self._delay(dataset, push, error, is_first=tries == 1)
-                    self._stop.wait(PUSH_BACKOFF.pause(tries))
+                    self._pause(PUSH_BACKOFF.pause(tries))
                     continue
                 done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
             except Exception as error:
@@ -158,6 +159,14 @@ class AcceptedPushes:
             with self._settled:
                 self._settled.notify_all()
             return
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for some seconds, but no longer than until a part that does not answer now does again."""
+        silent, until = self._parts.silent, time.monotonic() + seconds
+        if silent.find(NEEDED) is None:
+            self._stop.wait(seconds)
+        while silent.find(NEEDED) is not None and time.monotonic() < until and not self._stop.is_set():
+            self._stop.wait(SILENCE_POLL_SECONDS)
 
     def _delay(self, dataset: DatasetId, push: PendingPush, error: OdfError, *, is_first: bool) -> None:
         """Record why a push is tried again, if it is the disk: those who wait for its outcome are told."""

@@ -282,6 +282,29 @@ def test_who_waits_for_a_push_is_told_soon_which_part_does_not_answer(
     assert node.waiting(receipt).code == ""
 
 
+def test_a_push_is_tried_again_as_soon_as_the_part_that_it_waits_for_answers(
+    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, failed = make_node(), threading.Event()
+    monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=60.0, most=60.0))
+    commit = FileCommit.commit
+
+    def failing(*args: Any) -> Any:
+        if not failed.is_set():
+            failed.set()
+            raise Unavailable(what="Kafka")
+        return commit(*args)
+
+    monkeypatch.setattr(FileCommit, "commit", failing)
+    node.silent.replace({"kafka": "no answer"})
+    node.start()
+    receipt = node.accept(line(1))
+    assert failed.wait(20)
+    assert node.waiting(receipt, 0.5).state == "accepted"
+    node.silent.replace({})
+    assert node.settled(receipt).state == "committed"
+
+
 def test_a_push_that_hits_a_bug_does_not_delay_others(
     make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
