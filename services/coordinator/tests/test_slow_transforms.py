@@ -11,7 +11,7 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.passing_engine import PassingEngine
 
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.ports.engine import OnProgress
+from odf_common.ports.engine import EngineSilent, OnProgress
 from odf_common.service.consumer.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import SILENCE_SECONDS
 from odf_coordinator.transforms.scheduler import MAX_RUNS
@@ -102,6 +102,28 @@ def test_a_transform_without_reports_from_the_engine_is_named(fan: Coordinator, 
         assert "end its process or container" in problem.remedy
         assert fan.scheduler.current_problem(known.id) == problem
         assert abs(time.time_ns() - problem.since.ns) < 60e9
+
+
+def test_a_pull_ends_with_advice_when_the_engine_has_gone_and_the_transform_is_repeated(
+    fan: Coordinator, engine: SlowEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> TransformResponseSuccess:
+        raise EngineSilent(why="pings are missing")
+
+    monkeypatch.setattr(engine, "execute_transform", gone)
+    with fan.scheduler_running():
+        *_, last = fan.puller.pull([QUICK[0]], is_all=False, is_recursive=False, is_wanted=lambda: True)
+        monkeypatch.undo()
+        assert (last.state, records(fan, QUICK[0])) == ("failed", 0)
+        assert "pings are missing" in last.error
+        assert "end its process" in last.error
+
+        def is_repeated() -> bool:
+            fan.now += STALLED_SECONDS + 1
+            return records(fan, QUICK[0]) == 1
+
+        engine.release.set()
+        until(is_repeated)
 
 
 def test_a_pull_ends_with_advice_when_the_engine_is_silent(fan: Coordinator, engine: SlowEngine) -> None:

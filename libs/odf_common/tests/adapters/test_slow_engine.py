@@ -16,7 +16,7 @@ from odf_testing.black_hole import black_hole
 from odf_testing.builders import a_query
 from odf_testing.frozen_process import freeze
 
-from odf_common.adapters.grpc.client import ServiceSilent, ServiceUnreachable
+from odf_common.adapters.grpc.client import ServiceUnreachable
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.flatbuffers import encode_message
@@ -143,7 +143,7 @@ def test_a_query_of_an_engine_that_has_gone_ends_and_the_next_one_is_answered_by
         while not gone.asked:
             time.sleep(0.01)
         hole.drop()
-        with pytest.raises(ServiceSilent, match="the network to it is broken"):
+        with pytest.raises(EngineSilent, match="the network to it is broken"):
             waiting.result(30)
         hole.restore(servers[1].port)
         assert client.tables_of("SELECT 1") == ("t",)

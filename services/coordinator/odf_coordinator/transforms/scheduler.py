@@ -287,7 +287,10 @@ class Scheduler:
                 pause = UNAVAILABLE_BACKOFF.pause(self._queue.pauses(dataset) + 1)
                 if self._lost.note(dataset, str(error), remedy=remedy_of(error, RETRY_ADVICE)):
                     log.warning("transform postponed", dataset_id=str(dataset), why=str(error))
-            self._queue.reschedule(dataset, self._now() + pause)
+            if isinstance(error, EngineSilent):  # it may last: who asked for this run learns of it now
+                self._queue.finish(dataset, Result(error=error), again_at=self._now() + pause)
+            else:
+                self._queue.reschedule(dataset, self._now() + pause)
             self._changed.notify_all()
 
     def _failed(self, dataset: DatasetId, error: OdfError) -> None:

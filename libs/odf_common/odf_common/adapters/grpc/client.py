@@ -124,9 +124,12 @@ class ServiceFailed(RemoteError, InternalError):
 class ServiceSilent(Unavailable):
     """A call got no answer: the service does not respond, or the connection broke. It may have been executed."""
 
+    has_gone: bool = False
+    """Whether pings got no answer either: it does not restart, which would have closed the connection."""
+
     def advice(self) -> str:
         """Return where to find the cause."""
-        return f"`odf status` shows its state; {_SEE_LOG}"
+        return "`odf status` shows its state, and what to do"
 
 
 @dataclass(eq=False, kw_only=True)
@@ -253,7 +256,7 @@ def error_of(error: grpc.RpcError, what: str) -> OdfError:
             return RemoteUnavailable(what=what, why=text, text=text, name=name, hint=hint)
         case grpc.StatusCode.UNAVAILABLE:
             is_dead = any(words in text for words in _OF_DEAD_PEERS)
-            return ServiceSilent(what=what, why=_NO_SIGN_OF_LIFE if is_dead else text)
+            return ServiceSilent(what=what, why=_NO_SIGN_OF_LIFE if is_dead else text, has_gone=is_dead)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
             return ServiceSilent(what=what, why="no answer in time")
         case grpc.StatusCode.INVALID_ARGUMENT if name == InvalidQuery.__name__:

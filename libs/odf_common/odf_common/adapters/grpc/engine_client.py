@@ -16,6 +16,7 @@ from odf_common.adapters.grpc.client import (
     STREAM_TIMEOUT_SECONDS,
     RemoteRefused,
     ServiceFailed,
+    ServiceSilent,
     calling,
     channel,
     require_server,
@@ -334,6 +335,10 @@ class EngineClient:
         try:
             with calling(_WHAT):
                 yield
+        except ServiceSilent as error:
+            if error.has_gone:
+                raise EngineSilent(why=str(error.why)) from error
+            raise
         except RemoteRefused as error:
             for kind in (EngineNotAvailable, ResultsChanged):
                 if error.reason == kind.__name__:
