@@ -9,15 +9,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
-from odf_common.adapters.grpc.client import channel
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.embedded.checks import (
     ANSWER_SECONDS,
@@ -27,13 +24,13 @@ from odf_common.embedded.checks import (
     require_redis,
     require_store,
 )
-from odf_common.embedded.health import SERVICE_REMEDY, located_node
+from odf_common.embedded.health import located_node, remedy_of
 from odf_common.embedded.node_file import Node, NoNode, Part, client_settings_for
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.plan import configured_addresses, installed
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, Unavailable
 from odf_common.service.connections import kafka_cluster
-from odf_common.service.protection import ENGINE_SERVICE, command_credentials, secret_of
+from odf_common.service.protection import ENGINE_SERVICE
 from odf_common.service.settings import Settings, child_environment, unknown_variables, without_password
 
 OK: Final = "ok"
@@ -61,6 +58,21 @@ class Finding:
 
 
 Check = Callable[[Settings, Node | None], Iterator[Finding]]
+
+
+@dataclass(eq=False, kw_only=True)
+class Silent(Unavailable):
+    """Kafka or Redis of a running node does not answer."""
+
+    remedy: str
+
+    def __str__(self) -> str:
+        """Return why."""
+        return f"it does not answer: {self.why}"
+
+    def advice(self) -> str:
+        """Return what to do where it is read."""
+        return self.remedy
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -250,16 +262,31 @@ def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.kafka is not None:
-        require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
-        KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
+        with _supervised("kafka", node):
+            require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
+            KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
         yield Finding(check="kafka", state=OK, text=f"answers at {settings.kafka}")
 
 
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.redis is not None:
-        require_redis(settings)
+        with _supervised("redis", node):
+            require_redis(settings)
         yield Finding(check="redis", state=OK, text=f"answers at {without_password(settings.redis)}")
+
+
+@contextmanager
+def _supervised(name: str, node: Node | None) -> Iterator[None]:
+    """Raise `Silent` instead of `Unavailable`, with the remedy of a part that the supervisor runs, if it is one."""
+    try:
+        yield
+    except Unavailable as error:
+        part = next((part for part in node.parts if part.name == name), None) if node else None
+        if node is None or part is None or not any(one.pid for one in node.parts):
+            raise
+        advice = part.remedy or _see_log(node.log(name)) if part.pid is None else remedy_of(part, node.log(name))
+        raise Silent(what=name, why=error.why or str(error), remedy=advice) from error
 
 
 def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
@@ -269,41 +296,23 @@ def _node(settings: Settings, node: Node | None) -> Iterator[Finding]:
         )
         return
     for part in (*node.services, *node.parts):
-        log = node.home / "logs" / f"{part.name}.log"
         if part.state not in ("ready", "foreground"):
             yield Finding(
                 check=part.name,
                 state=FAILED,
                 text=_state(part) + (f": {part.problem}" if part.problem else ""),
-                remedy=part.remedy or f"see the end of {log}",
-            )
-        elif part.name in node.grpc and (why := _silent(node.grpc[part.name], settings, part.name)):
-            yield Finding(
-                check=part.name,
-                state=FAILED,
-                text=f"{part.state}, but it does not answer: {why}",
-                remedy=SERVICE_REMEDY
-                if part.pid is None
-                else f"see {log}; kill process {part.pid}, and the node restarts it",
+                remedy=part.remedy or _see_log(node.log(part.name)),
             )
         else:
             yield Finding(check=part.name, state=OK, text=_state(part))
 
 
+def _see_log(log: Path) -> str:
+    return f"see the end of {log}"
+
+
 def _state(part: Part) -> str:
     return f"{part.state} since {part.since}" if part.since else part.state
-
-
-def _silent(address: str, settings: Settings, service: str) -> str:
-    """Return why a service does not answer, empty if it does."""
-    with channel(address, command_credentials(settings, address, secret_of(service))) as opened:
-        try:
-            answer = health_pb2_grpc.HealthStub(opened).Check(
-                health_pb2.HealthCheckRequest(), timeout=ANSWER_SECONDS
-            )
-        except grpc.RpcError as error:
-            return str(error.code().name)
-    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it is not serving"
 
 
 CHECKS: Final[Sequence[Check]] = (

@@ -17,17 +17,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.local.outage_files import Outage, read_outages
 from odf_common.codec.visible_text import visible
-from odf_common.embedded.node_file import Node, Part, find_node
+from odf_common.embedded.node_file import Node, Part, find_node, is_running
 from odf_common.embedded.parts.readiness import Probe, grpc_answers, grpc_serves, http_answers
 from odf_common.embedded.plan import ADDRESSES, VIEWS
 from odf_common.errors import InvalidInput, OdfError, explained
-from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of
+from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of, service_check
 from odf_common.service.protection import command_credentials, secret_of
 from odf_common.service.settings import ENGINE, Settings, load
 
@@ -37,21 +38,59 @@ ProbeOf = Callable[[str, PeerCredentials], Probe]
 DISPENSABLE: Final = frozenset({"redis"})  # services work without it, if slower
 RECONNECTS: Final = "look at its state and log where it runs; the services connect again by themselves"
 SERVICE_REMEDY: Final = "look at its state and log where it runs"
+ENDED: Final = "its process has ended"
+SILENT: Final = "it does not answer; its process may be busy, hang or be stopped"
 
 
 def located_node(settings: Settings) -> Node:
     """Return the supervisor's node of the home, else the services at configured addresses; raises `NoNode`.
 
-    The states of the latter, and of Kafka, Redis and the bucket, are `ready` and `unreachable`. A part that answers
-    here, but not one of the services, is `unreachable` too; a service that is ready without what it needs `degraded`.
+    The supervisor asks its parts seldom, so its ready services are asked here, too. The states of others, and of their
+    Kafka, Redis and bucket, are `ready` and `unreachable`. A part that answers here, but not one of the services, is
+    `unreachable` too; a service that is ready without what it needs `degraded`.
     """
-    node = find_node(settings)
+    node = as_they_answer(find_node(settings), settings)
     if not node.services and not node.parts:
         node = replace(node, services=asyncio.run(_configured(settings)), parts=_configured_parts(settings))
     used = {part.name for part in (*node.services, *node.parts)} | {"kafka", "redis", "store"}
     used |= {name for name, field in ADDRESSES.items() if getattr(settings, field) is not None}
     # A node may run without services that it does not need, such as the engine.
     return with_outages(node, [one for one in read_outages(settings.home) if one.part in used])
+
+
+def as_they_answer(node: Node, settings: Settings) -> Node:
+    """Return a supervisor's node with its ready parts as they are now: `node.json` has older states, on a full disk too."""
+    ready = [part for part in (*node.services, *node.parts) if part.state == "ready" and part.pid is not None]
+    with ThreadPoolExecutor(len(ready) or 1) as pool:
+        found = pool.map(partial(_as_it_answers, node=node, settings=settings), ready)
+        seen = {part.name: part for part in found}
+    return replace(
+        node,
+        services=tuple(seen.get(part.name, part) for part in node.services),
+        parts=tuple(seen.get(part.name, part) for part in node.parts),
+    )
+
+
+def _as_it_answers(part: Part, *, node: Node, settings: Settings) -> Part:
+    if part.pid is not None and not is_running(part.pid):
+        return replace(part, pid=None, state="restarting", since=None, problem=ENDED)
+    address = node.grpc.get(part.name)
+    if address is None:  # its outages are those that services see
+        return part
+    credentials = command_credentials(replace(settings, home=node.home), address, secret_of(part.name))
+    try:
+        service_check(part.name, address, credentials)()
+    except OdfError:
+        remedy = remedy_of(part, node.log(part.name))
+        return replace(part, state="unresponsive", since=None, problem=SILENT, remedy=remedy)
+    return part
+
+
+def remedy_of(part: Part, log: Path) -> str:
+    """Return what to do about a part that does not answer, where it is read: a supervisor's part has a process."""
+    if part.pid is None:
+        return RECONNECTS
+    return f"if it does not recover, `kill -9 {part.pid}`: the node restarts it; its log is {log}"
 
 
 def with_outages(node: Node, outages: Sequence[Outage]) -> Node:
@@ -64,12 +103,12 @@ def with_outages(node: Node, outages: Sequence[Outage]) -> Node:
     )
     return replace(
         node,
-        services=tuple(_with_outages(part, outages) for part in node.services),
-        parts=tuple(_with_outages(part, outages) for part in (*node.parts, *unlisted)),
+        services=tuple(_with_outages(part, outages, node) for part in node.services),
+        parts=tuple(_with_outages(part, outages, node) for part in (*node.parts, *unlisted)),
     )
 
 
-def _with_outages(part: Part, outages: Sequence[Outage]) -> Part:
+def _with_outages(part: Part, outages: Sequence[Outage], node: Node) -> Part:
     """Return a part as the services see it; what is not ready anyway stays as it is, with since when."""
     silent = [one for one in outages if one.part == part.name]
     if silent:
@@ -78,7 +117,8 @@ def _with_outages(part: Part, outages: Sequence[Outage]) -> Part:
             return part if part.since else replace(part, since=since)
         names = ", ".join(dict.fromkeys(one.seen_by for one in silent))
         problem = f"{names} cannot reach it: {silent[0].why}"
-        return replace(part, state="unreachable", since=since, problem=problem, remedy=RECONNECTS)
+        remedy = remedy_of(part, node.log(part.name))
+        return replace(part, state="unreachable", since=since, problem=problem, remedy=remedy)
     lacking = [one for one in outages if one.seen_by == part.name and one.part not in DISPENSABLE]
     if not lacking or part.state != "ready":
         return part

@@ -77,6 +77,10 @@ class Node:
             shown["kafka client"] = self.kafka_client_file
         return {**shown, "redis": self.redis, "engine": self.engine, "http": self.http, "views": self.views}
 
+    def log(self, part: str) -> Path:
+        """Return where the supervisor keeps the log of a part."""
+        return self.home / "logs" / f"{part}.log"
+
     def address(self, service: str) -> str:
         """Return the gRPC address of a service; raises `Unavailable` if this node does not run it."""
         address = self.grpc.get(service)

@@ -115,6 +115,8 @@ class OutageWatch:
         if not self._running[part].done():
             return f"no answer within {self._answer_seconds:g} s"
         error = self._running.pop(part).exception()
+        if isinstance(error, Unavailable):
+            return error.why or str(error)  # the part is named anyway
         if error is None or isinstance(error, OdfError):
             return None if error is None else str(error)
         raise error

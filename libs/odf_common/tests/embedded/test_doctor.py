@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.adapters.local.home_secrets import ensure_secret
 from odf_common.cli import main as cli
 from odf_common.embedded import doctor_checks
 from odf_common.embedded.doctor_checks import FAILED, OK, WARNING, Finding, examine
@@ -102,6 +103,22 @@ def test_parts_of_a_running_node_that_are_down_or_silent_are_named(settings: Set
     write_node(Node(home=settings.home, pid=os.getpid(), grpc={"ingest": "127.0.0.1:9"}, services=parts))
     assert "it does not answer" in found(settings, "ingest").text
     assert "sync.log" in found(settings, "sync").remedy
+
+
+def test_kafka_and_redis_of_a_running_node_that_are_silent_have_the_remedy_of_its_parts(
+    settings: Settings,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        parts = (Part(name="kafka", pid=None, state="restarting"), Part(name="redis", pid=1, state="ready"))
+        ensure_secret(settings.home, "redis")
+        write_node(Node(home=settings.home, pid=os.getpid(), kafka="127.0.0.1:9", redis=address, parts=parts))
+        shown = {one.check: one for one in reversed(list(examine(settings))) if one.state == FAILED}
+    assert shown["kafka"].text == "it does not answer: Connection refused"
+    assert "kafka.log" in shown["kafka"].remedy
+    assert shown["redis"].text.startswith("it does not answer: ")
+    assert "`kill -9 1`" in shown["redis"].remedy
+    assert not any("ODF_" in one.text + one.remedy for one in shown.values())
 
 
 def test_a_check_that_breaks_hides_no_other(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

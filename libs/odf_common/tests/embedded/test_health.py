@@ -1,3 +1,6 @@
+import os
+import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,11 +10,12 @@ from odf_common.adapters.grpc.server import serve
 from odf_common.cli import main as cli
 from odf_common.embedded import doctor_checks
 from odf_common.embedded.doctor_checks import OK, examine
-from odf_common.embedded.health import located_node
-from odf_common.embedded.node_file import NoNode
+from odf_common.embedded.health import ENDED, SILENT, located_node
+from odf_common.embedded.node_file import Node, NoNode, Part, write_node
 from odf_common.service.settings import Settings
 
 NOWHERE = "127.0.0.1:1"
+SINCE = "2030-01-01T00:00:00Z"
 
 
 @pytest.fixture
@@ -32,6 +36,22 @@ def test_services_that_no_supervisor_runs_are_found_by_their_addresses(tmp_path:
     ]
     assert node.grpc == {"coordinator": address, "sync": NOWHERE}
     assert [bool(part.remedy) for part in node.services] == [False, True, True]
+
+
+def test_a_part_of_a_supervisor_is_shown_as_it_answers_now(tmp_path: Path, address: str) -> None:
+    with subprocess.Popen(["true"]) as process, socket.create_server(("127.0.0.1", 0)) as mute:
+        process.wait()
+        grpc = {"sync": address, "verifier": f"127.0.0.1:{mute.getsockname()[1]}"}
+        services = tuple(Part(name=name, pid=os.getpid(), state="ready", since=SINCE) for name in grpc)
+        gone = Part(name="kafka", pid=process.pid, state="ready", since=SINCE)
+        write_node(Node(home=tmp_path, pid=os.getpid(), grpc=grpc, services=services, parts=(gone,)))
+        node = located_node(Settings(home=tmp_path))
+    sync, verifier = node.services
+    assert (sync.state, sync.since) == ("ready", SINCE)
+    assert (verifier.state, verifier.since, verifier.problem) == ("unresponsive", None, SILENT)
+    log = tmp_path / "logs" / "verifier.log"
+    assert verifier.remedy == f"if it does not recover, `kill -9 {os.getpid()}`: the node restarts it; its log is {log}"
+    assert [(part.state, part.pid, part.problem) for part in node.parts] == [("restarting", None, ENDED)]
 
 
 def test_without_addresses_there_is_no_node(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.outage_files import STALE_SECONDS, Outage, OutageFile, read_outages
-from odf_common.embedded.health import with_outages
+from odf_common.embedded.health import RECONNECTS, with_outages
 from odf_common.embedded.node_file import Node, Part
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
@@ -60,7 +60,7 @@ def test_an_outage_is_recorded_after_two_missing_answers_with_since_when(
             part="kafka",
             seen_by="ingest",
             since="2030-06-01T10:00:02Z",
-            why="the part cannot be reached: its cable is cut",
+            why="its cable is cut",
         )
         assert read_outages(tmp_path) == (expected,)
         assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 3
@@ -141,6 +141,20 @@ def test_services_that_lack_a_part_are_degraded_and_the_part_names_who_cannot_re
         "kafka": ("unresponsive", "2030-01-01T00:00:02Z", None),  # as its supervisor says
         "store": ("unreachable", "2030-01-01T00:00:03Z", "ingest, sync cannot reach it: no answer"),
     }
+
+
+def test_the_remedy_of_a_part_that_a_supervisor_runs_names_its_process_and_its_log(tmp_path: Path) -> None:
+    kafka, redis = Part(name="kafka", pid=7, state="ready"), Part(name="redis", pid=None, state="ready")
+    seen = [
+        Outage(part=part, seen_by="sync", since="2030-01-01T00:00:00Z", why="mute")
+        for part in ("kafka", "redis")
+    ]
+    shown = with_outages(Node(home=tmp_path, pid=1, parts=(kafka, redis)), seen)
+    log = tmp_path / "logs" / "kafka.log"
+    assert [part.remedy for part in shown.parts] == [
+        f"if it does not recover, `kill -9 7`: the node restarts it; its log is {log}",
+        RECONNECTS,
+    ]
 
 
 def wait_for(check: Check) -> None:

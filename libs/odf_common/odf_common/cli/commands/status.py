@@ -20,7 +20,7 @@ from odf_common.cli.output import (
     shortened,
 )
 from odf_common.cli.rows import problem_of, with_stuck
-from odf_common.embedded.health import SERVICE_REMEDY, located_node
+from odf_common.embedded.health import SERVICE_REMEDY, located_node, remedy_of
 from odf_common.embedded.node_file import Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
 from odf_common.embedded.plan import VIEWS
@@ -107,11 +107,13 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
     """
     rows: list[dict[str, object]] = []
     for part in (*node.services, *node.parts):
-        log = node.home / "logs" / f"{part.name}.log"
+        log = node.log(part.name)
         if part.state == "ready":
             if part.name in silent:
-                problem = f"does not answer: {silent[part.name]}; the datasets shown are incomplete"
-                remedy = SERVICE_REMEDY if part.pid is None else f"Its log is {log}"
+                error = silent[part.name]
+                why = (isinstance(error, Unavailable) and error.why) or str(error)
+                problem = f"does not answer: {why}; the datasets shown are incomplete"
+                remedy = SERVICE_REMEDY if part.pid is None else remedy_of(part, log)
                 rows.append({"of": part.name, "problem": problem, "since": None, "remedy": remedy})
             continue
         try:
