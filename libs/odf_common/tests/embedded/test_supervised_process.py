@@ -98,8 +98,11 @@ def test_a_killed_part_is_restarted_within_a_second(tmp_path: Path) -> None:
         assert old is not None
         os.kill(old, signal.SIGKILL)
         begun = time.monotonic()
+        await eventually(lambda: kept.state == "restarting")
+        assert kept.problem == "its process was ended by signal 9 (Killed)"
         await eventually(lambda: kept.state == "ready" and kept.pid not in (None, old))
         assert time.monotonic() - begun < 1
+        assert kept.problem is None
         assert ("restarting", None) in changes
         await kept.stop(5)
         await running

@@ -83,19 +83,18 @@ class PartProcess:
     async def run(self) -> None:
         """Keep it running until `stop`; a start that the operating system refuses is retried like an exit."""
         while not self._stopping:
-            begun = time.monotonic()
-            problem = remedy = None
+            begun, is_started, remedy = time.monotonic(), True, None
             try:
-                await self._once()
+                problem = _why_ended(await self._once())
             # Python reports a thread that cannot be started as a RuntimeError.
             except (OSError, RuntimeError) as error:
-                problem, remedy = _described(error)
+                is_started, (problem, remedy) = False, _described(error)
             if self._stopping:
                 return
             self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
             if not self._was_ready and self._failures >= MAX_FAILED_STARTS:
                 self.has_failed = True
-            state = self._starting if problem is None else "failed"
+            state = self._starting if is_started else "failed"
             self._change(state, None, problem=problem, remedy=remedy)
             await asyncio.sleep(RESTART.pause(self._failures))
 
@@ -119,8 +118,8 @@ class PartProcess:
             return ""
         return "\n".join(log_excerpt(text))
 
-    async def _once(self) -> None:
-        """Start it, and return when it has exited."""
+    async def _once(self) -> int | None:
+        """Start it, and return its exit code when it has exited; None if it is stopped before it starts."""
         if not self._is_rotated:
             rotate(self.log)
             self._is_rotated = True
@@ -133,25 +132,27 @@ class PartProcess:
         if self.spec.prepare is not None:
             await self.spec.prepare()
         if self._stopping:
-            return
+            return None
         self._ended.clear()  # from here on `stop` waits, although there is no pid yet
         try:
             process = await self._spawn()
-            await self._until_exit(process)
+            return await self._until_exit(process)
         finally:
             self._ended.set()
 
-    async def _until_exit(self, process: asyncio.subprocess.Process) -> None:
+    async def _until_exit(self, process: asyncio.subprocess.Process) -> int:
         probing = asyncio.create_task(self._probe())
         try:
             if not self._stopping:
-                self._change(self._starting, process.pid)
+                problem = self.problem if self.state == "restarting" else None
+                self._change(self._starting, process.pid, problem=problem)
                 await process.wait()
         finally:
             probing.cancel()
             # Its child processes end with it.
             signal_group(process.pid, signal.SIGKILL)
-            await process.wait()
+            code = await process.wait()
+        return code
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with open_log(self.log) as log:
@@ -210,6 +211,13 @@ class PartProcess:
             self.since = since or _now()
         self.state, self.pid, self.problem, self.remedy = state, pid, problem, remedy
         self._on_change()
+
+
+def _why_ended(code: int | None) -> str | None:
+    """Return which signal has ended a process: its log does not say so. None if it has exited, which its log explains."""
+    if code is None or code >= 0:
+        return None
+    return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
 def _described(error: OSError | RuntimeError) -> tuple[str, str]:
