@@ -285,7 +285,9 @@ def _supervised(name: str, node: Node | None) -> Iterator[None]:
         part = next((part for part in node.parts if part.name == name), None) if node else None
         if node is None or part is None or not any(one.pid for one in node.parts):
             raise
-        advice = part.remedy or _see_log(node.log(name)) if part.pid is None else remedy_of(part, node.log(name))
+        advice = (
+            part.remedy or _see_log(node.log(name)) if part.pid is None else remedy_of(part, node.log(name))
+        )
         raise Silent(what=name, why=error.why or str(error), remedy=advice) from error
 
 

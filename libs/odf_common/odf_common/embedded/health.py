@@ -59,7 +59,7 @@ def located_node(settings: Settings) -> Node:
 
 
 def as_they_answer(node: Node, settings: Settings) -> Node:
-    """Return a supervisor's node with its ready parts as they are now: `node.json` has older states, on a full disk too."""
+    """Return a supervisor's node with its ready parts as they are now: `node.json` may be older, as on a full disk."""
     ready = [part for part in (*node.services, *node.parts) if part.state == "ready" and part.pid is not None]
     with ThreadPoolExecutor(len(ready) or 1) as pool:
         found = pool.map(partial(_as_it_answers, node=node, settings=settings), ready)

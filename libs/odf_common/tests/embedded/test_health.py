@@ -50,7 +50,10 @@ def test_a_part_of_a_supervisor_is_shown_as_it_answers_now(tmp_path: Path, addre
     assert (sync.state, sync.since) == ("ready", SINCE)
     assert (verifier.state, verifier.since, verifier.problem) == ("unresponsive", None, SILENT)
     log = tmp_path / "logs" / "verifier.log"
-    assert verifier.remedy == f"if it does not recover, `kill -9 {os.getpid()}`: the node restarts it; its log is {log}"
+    assert (
+        verifier.remedy
+        == f"if it does not recover, `kill -9 {os.getpid()}`: the node restarts it; its log is {log}"
+    )
     assert [(part.state, part.pid, part.problem) for part in node.parts] == [("restarting", None, ENDED)]
 
 

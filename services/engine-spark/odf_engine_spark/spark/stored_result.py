@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.spark.error_messages import EngineFault
+from odf_engine_spark.spark.error_messages import DISK, EngineFault
 from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.query_limits import MIB, QueryLimits
 
@@ -108,7 +108,7 @@ def _disk_limit(folder: Path, limits: QueryLimits) -> Callable[[], InvalidQuery 
     before, most = frozenset(folder.glob(pattern)), limits.disk_share * shutil.disk_usage(folder).free
     text = (
         f"the temporary files of queries have taken {most / MIB:,.0f} MiB, {limits.disk_share:.0%} of the free disk: "
-        "read fewer records, join on equal columns, or free some space on the disk of TMPDIR"
+        f"read fewer records, join on equal columns, or free space on {DISK}"
     )
 
     def fault() -> InvalidQuery | None:

@@ -214,7 +214,7 @@ class PartProcess:
 
 
 def _why_ended(code: int | None) -> str | None:
-    """Return which signal has ended a process: its log does not say so. None if it has exited, which its log explains."""
+    """Return which signal has ended a process, which its log does not say; None if it has exited."""
     if code is None or code >= 0:
         return None
     return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
