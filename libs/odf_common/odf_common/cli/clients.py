@@ -54,11 +54,15 @@ def coordinator(
 
 
 @contextmanager
-def ingest(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["IngestStub"]:
-    """Connect to ingest; calls inside raise `OdfError`."""
+def ingest(
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS, must_answer: bool = False
+) -> Iterator["IngestStub"]:
+    """Connect to ingest; calls inside raise `OdfError`, and so does a missing answer to a health check, if it must."""
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
     with _service(node, "ingest", timeout) as open_channel:
+        if must_answer:
+            _check_health(open_channel)
         yield IngestStub(open_channel)
 
 
@@ -76,11 +80,15 @@ OnSilence = Callable[[str, OdfError], None]  # called with a service that does n
 
 def require_health(node: Node, service: str) -> None:
     """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
+    with _service(node, service, 0) as open_channel:
+        _check_health(open_channel)
+
+
+def _check_health(open_channel: grpc.Channel) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    with _service(node, service, 0) as open_channel:
-        request = health_pb2.HealthCheckRequest()
-        health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
+    request = health_pb2.HealthCheckRequest()
+    health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
 
 
 def ignore_silence(_service: str, _error: OdfError) -> None:

@@ -198,5 +198,7 @@ def _sasl(sasl: Sasl) -> Config:
 def unavailable(error: KafkaException | KafkaError) -> Unavailable:
     """Return the project's error for a Kafka error."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
-    text = cause.str() if isinstance(cause, KafkaError) else str(cause)
-    return Unavailable(what="Kafka", why=text)
+    if not isinstance(cause, KafkaError):
+        return Unavailable(what="Kafka", why=str(cause))
+    is_late = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - public, although its name is not
+    return Unavailable(what="Kafka", why="no answer in time" if is_late else cause.str())

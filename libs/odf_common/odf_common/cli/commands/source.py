@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from odf_common.adapters.local.outage_files import read_outages
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.cli import clients
 from odf_common.cli.name_lookup import dataset_argument
@@ -24,10 +25,12 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import (
     SourcesReply,
 )
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+from odf_common.service.settings import load
 
 COLUMNS: Final = ("source", "state", "since", "waiting", "why", "next", "topic", "settings")
 REOPEN_TIMEOUT_SECONDS: Final = 5.0  # seconds to wait until a resumed source is being read
 STATE_POLL_SECONDS: Final = 0.1  # between polls
+KAFKA_ADVICE: Final = "`odf status` shows Kafka's state; reading continues automatically when it answers"
 HIDDEN_SETTING: Final = "schemaRegistryPassword"
 ASK: Final = "-"
 PASSING_STATES: Final = frozenset({"opening", "retrying"})
@@ -66,17 +69,26 @@ def show(*, dataset: str, source: str, output: str) -> None:
       odf source show orders
       odf source show orders --output json
     """
-    with clients.ingest() as ingest:
+    with clients.ingest(must_answer=True) as ingest:
         reply = ingest.ShowSources(
             SourceRequest(ref=dataset, source_name=source), timeout=clients.COMMAND_TIMEOUT_SECONDS
         )
-    _print(_with_problem(reply, dataset), dataset, output)
+    _print(_with_problem(_with_outage(reply), dataset), dataset, output)
+
+
+def _with_outage(reply: SourcesReply) -> SourcesReply:
+    """Return the sources; those that wait for Kafka and have no start of their own have that of its outage."""
+    times = [one.since for one in read_outages(load().home) if one.part == "kafka"]
+    for one in reply.sources:
+        if times and one.state == "retrying" and not one.since:
+            one.since, one.advice = min(times), one.advice or KAFKA_ADVICE
+    return reply
 
 
 def _with_problem(reply: SourcesReply, dataset: str) -> SourcesReply:
     """Return the sources; those without a problem of their own have that of the dataset, if the coordinator answers."""
     with suppress(OdfError), clients.coordinator(timeout=0) as coordinator:
-        summary = coordinator.Describe(DescribeRequest(ref=dataset), timeout=clients.COMMAND_TIMEOUT_SECONDS)
+        summary = coordinator.Describe(DescribeRequest(ref=dataset), timeout=clients.HEALTH_TIMEOUT_SECONDS)
         for one in reply.sources:
             if summary.problem and not one.why:
                 one.why, one.advice = summary.problem, summary.remedy
