@@ -24,7 +24,7 @@ from odf_common.embedded.checks import (
     require_redis,
     require_store,
 )
-from odf_common.embedded.health import located_node, remedy_of
+from odf_common.embedded.health import RECONNECTS, located_node, remedy_of
 from odf_common.embedded.node_file import Node, NoNode, Part, client_settings_for
 from odf_common.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_common.embedded.plan import configured_addresses, installed
@@ -262,7 +262,7 @@ def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.kafka is not None:
-        with _supervised("kafka", node):
+        with _advised("kafka", node):
             require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
             KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
         yield Finding(check="kafka", state=OK, text=f"answers at {settings.kafka}")
@@ -271,23 +271,25 @@ def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.redis is not None:
-        with _supervised("redis", node):
+        with _advised("redis", node):
             require_redis(settings)
         yield Finding(check="redis", state=OK, text=f"answers at {without_password(settings.redis)}")
 
 
 @contextmanager
-def _supervised(name: str, node: Node | None) -> Iterator[None]:
-    """Raise `Silent` instead of `Unavailable`, with the remedy of a part that the supervisor runs, if it is one."""
+def _advised(name: str, node: Node | None) -> Iterator[None]:
+    """Raise `Silent` instead of an `Unavailable` that has no advice, or whose advice is not for a supervisor's part."""
     try:
         yield
     except Unavailable as error:
         part = next((part for part in node.parts if part.name == name), None) if node else None
-        if node is None or part is None or not any(one.pid for one in node.parts):
+        if node is not None and part is not None and any(one.pid for one in node.parts):
+            log = node.log(name)
+            advice = remedy_of(part, log) if part.pid is not None else part.remedy or _see_log(log)
+        elif error.advice():
             raise
-        advice = (
-            part.remedy or _see_log(node.log(name)) if part.pid is None else remedy_of(part, node.log(name))
-        )
+        else:
+            advice = RECONNECTS
         raise Silent(what=name, why=error.why or str(error), remedy=advice) from error
 
 

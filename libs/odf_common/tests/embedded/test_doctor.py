@@ -13,6 +13,7 @@ from odf_common.adapters.local.home_secrets import ensure_secret
 from odf_common.cli import main as cli
 from odf_common.embedded import doctor_checks
 from odf_common.embedded.doctor_checks import FAILED, OK, WARNING, Finding, examine
+from odf_common.embedded.health import RECONNECTS
 from odf_common.embedded.node_file import Node, Part, write_node
 from odf_common.service.settings import Settings
 
@@ -93,6 +94,12 @@ def test_a_configured_server_that_is_down_and_an_address_that_is_taken_are_named
     assert "127.0.0.1:9" in results["kafka"].text
     assert results["addresses"].text == f"ODF_VERIFIER_GRPC={address}: another process listens there"
     assert results["addresses"].remedy
+
+
+def test_a_configured_kafka_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        kafka = found(Settings(home=tmp_path, kafka=f"127.0.0.1:{mute.getsockname()[1]}"), "kafka")
+    assert (kafka.state, kafka.text, kafka.remedy) == (FAILED, "it does not answer: no answer in time", RECONNECTS)
 
 
 def test_parts_of_a_running_node_that_are_down_or_silent_are_named(settings: Settings) -> None:
