@@ -28,7 +28,7 @@ from odf_common.embedded.node_file import Node, Part, find_node, is_running
 from odf_common.embedded.parts.readiness import Probe, grpc_answers, grpc_serves, http_answers
 from odf_common.embedded.plan import ADDRESSES, VIEWS
 from odf_common.errors import InvalidInput, OdfError, explained
-from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of, service_check
+from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of, service_check, why_silent
 from odf_common.service.protection import command_credentials, secret_of
 from odf_common.service.settings import ENGINE, Settings, load
 
@@ -152,7 +152,7 @@ def _check_part(name: str, check: Check) -> Part:
     try:
         check()
     except OdfError as error:
-        return Part(name=name, pid=None, state="unreachable", problem=str(error), remedy=RECONNECTS)
+        return Part(name=name, pid=None, state="unreachable", problem=why_silent(error), remedy=RECONNECTS)
     return Part(name=name, pid=None, state="ready")
 
 

@@ -115,10 +115,8 @@ class OutageWatch:
         if not self._running[part].done():
             return f"no answer within {self._answer_seconds:g} s"
         error = self._running.pop(part).exception()
-        if isinstance(error, Unavailable):
-            return error.why or str(error)  # the part is named anyway
         if error is None or isinstance(error, OdfError):
-            return None if error is None else str(error)
+            return None if error is None else why_silent(error)
         raise error
 
     def _note(self, part: str, why: str | None) -> None:
@@ -172,6 +170,11 @@ def service_check(name: str, address: str, credentials: PeerCredentials) -> Chec
             health.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_SECONDS)
 
     return check
+
+
+def why_silent(error: OdfError) -> str:
+    """Return why a part does not answer, without its name, which is shown next to it."""
+    return (isinstance(error, Unavailable) and error.why) or str(error)
 
 
 def _seconds(since: Timestamp, now: Timestamp) -> float:

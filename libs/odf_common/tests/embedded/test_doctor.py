@@ -99,7 +99,11 @@ def test_a_configured_server_that_is_down_and_an_address_that_is_taken_are_named
 def test_a_configured_kafka_that_does_not_answer_is_named_with_what_to_do(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         kafka = found(Settings(home=tmp_path, kafka=f"127.0.0.1:{mute.getsockname()[1]}"), "kafka")
-    assert (kafka.state, kafka.text, kafka.remedy) == (FAILED, "it does not answer: no answer in time", RECONNECTS)
+    assert (kafka.state, kafka.text, kafka.remedy) == (
+        FAILED,
+        "it does not answer: no answer in time",
+        RECONNECTS,
+    )
 
 
 def test_parts_of_a_running_node_that_are_down_or_silent_are_named(settings: Settings) -> None:

@@ -57,6 +57,15 @@ def test_a_part_of_a_supervisor_is_shown_as_it_answers_now(tmp_path: Path, addre
     assert [(part.state, part.pid, part.problem) for part in node.parts] == [("restarting", None, ENDED)]
 
 
+def test_kafka_that_no_supervisor_runs_is_asked_and_named_once(tmp_path: Path, address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        kafka = f"127.0.0.1:{mute.getsockname()[1]}"
+        node = located_node(Settings(home=tmp_path, coordinator_grpc=address, kafka=kafka))
+    assert [(part.name, part.state, part.problem) for part in node.parts] == [
+        ("kafka", "unreachable", "no answer in time")
+    ]
+
+
 def test_without_addresses_there_is_no_node(tmp_path: Path) -> None:
     with pytest.raises(NoNode):
         located_node(Settings(home=tmp_path))

@@ -29,6 +29,7 @@ from odf_common.metadata.scalars import Timestamp, record_count
 from odf_common.ports.store import unknown_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
+from odf_common.service.outages import why_silent
 from odf_common.service.settings import load
 
 MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems
@@ -110,9 +111,9 @@ def part_problems(node: Node, silent: Mapping[str, OdfError]) -> list[dict[str, 
         log = node.log(part.name)
         if part.state == "ready":
             if part.name in silent:
-                error = silent[part.name]
-                why = (isinstance(error, Unavailable) and error.why) or str(error)
-                problem = f"does not answer: {why}; the datasets shown are incomplete"
+                problem = (
+                    f"does not answer: {why_silent(silent[part.name])}; the datasets shown are incomplete"
+                )
                 remedy = SERVICE_REMEDY if part.pid is None else remedy_of(part, log)
                 rows.append({"of": part.name, "problem": problem, "since": None, "remedy": remedy})
             continue
