@@ -38,6 +38,8 @@ ProbeOf = Callable[[str, PeerCredentials], Probe]
 DISPENSABLE: Final = frozenset({"redis"})  # services work without it, if slower
 RECONNECTS: Final = "look at its state and log where it runs; the services connect again by themselves"
 SERVICE_REMEDY: Final = "look at its state and log where it runs"
+WORKING: Final = frozenset({"ready", "degraded"})
+SEEN_BY_OTHERS: Final = WORKING | {"unreachable"}
 ENDED: Final = "its process has ended"
 SILENT: Final = "it does not answer; its process may be busy, hang or be stopped"
 
@@ -49,20 +51,21 @@ def located_node(settings: Settings) -> Node:
     Kafka, Redis and bucket, are `ready` and `unreachable`. A part that answers here, but not one of the services, is
     `unreachable` too; a service that is ready without what it needs `degraded`.
     """
-    node = as_they_answer(find_node(settings), settings)
+    node = find_node(settings)
     if not node.services and not node.parts:
         node = replace(node, services=asyncio.run(_configured(settings)), parts=_configured_parts(settings))
     used = {part.name for part in (*node.services, *node.parts)} | {"kafka", "redis", "store"}
     used |= {name for name, field in ADDRESSES.items() if getattr(settings, field) is not None}
     # A node may run without services that it does not need, such as the engine.
-    return with_outages(node, [one for one in read_outages(settings.home) if one.part in used])
+    node = with_outages(node, [one for one in read_outages(settings.home) if one.part in used])
+    return as_they_answer(node, settings)
 
 
 def as_they_answer(node: Node, settings: Settings) -> Node:
-    """Return a supervisor's node with its ready parts as they are now: `node.json` may be older, as on a full disk."""
-    ready = [part for part in (*node.services, *node.parts) if part.state == "ready" and part.pid is not None]
-    with ThreadPoolExecutor(len(ready) or 1) as pool:
-        found = pool.map(partial(_as_it_answers, node=node, settings=settings), ready)
+    """Return a supervisor's node with its parts as they are now: `node.json` may be older, as on a full disk."""
+    asked = [part for part in (*node.services, *node.parts) if part.pid is not None]
+    with ThreadPoolExecutor(len(asked) or 1) as pool:
+        found = pool.map(partial(_as_it_answers, node=node, settings=settings), asked)
         seen = {part.name: part for part in found}
     return replace(
         node,
@@ -72,10 +75,10 @@ def as_they_answer(node: Node, settings: Settings) -> Node:
 
 
 def _as_it_answers(part: Part, *, node: Node, settings: Settings) -> Part:
-    if part.pid is not None and not is_running(part.pid):
-        return replace(part, pid=None, state="restarting", since=None, problem=ENDED)
+    if part.state in SEEN_BY_OTHERS and part.pid is not None and not is_running(part.pid):
+        return replace(part, pid=None, state="restarting", since=None, problem=ENDED, remedy=None)
     address = node.grpc.get(part.name)
-    if address is None:  # its outages are those that services see
+    if address is None or part.state not in WORKING:  # what has no address is asked by the services
         return part
     credentials = command_credentials(replace(settings, home=node.home), address, secret_of(part.name))
     try:
