@@ -85,7 +85,7 @@ class OutageWatch:
         self._checks = checks
         self._clock = clock
         self._running: dict[str, Future[None]] = {}
-        self._failures: dict[str, int] = {}
+        self._failures: dict[str, tuple[int, Timestamp]] = {}  # in a row, and when the first was
         self._outages: dict[str, tuple[Timestamp, str]] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -127,11 +127,11 @@ class OutageWatch:
                 log.info("part answers again", part=part, seconds=_seconds(outage[0], now))
             UNREACHABLE.labels(part).set(0)
             return
-        self._failures[part] = self._failures.get(part, 0) + 1
-        if self._failures[part] >= MIN_FAILURES:
+        count, since = self._failures.get(part, (0, now))
+        self._failures[part] = (count + 1, since)
+        if count + 1 >= MIN_FAILURES:
             if part not in self._outages:
                 log.warning("part does not answer", part=part, why=why)
-            since, _ = self._outages.get(part, (now, why))
             self._outages[part] = (since, why)
             UNREACHABLE.labels(part).set(_seconds(since, now))
 

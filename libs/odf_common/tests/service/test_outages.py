@@ -54,16 +54,17 @@ def test_an_outage_is_recorded_after_two_missing_answers_with_since_when(
     clock.ms += 2_000
     with capture_logs() as logs:
         watched.check(pool)
+        assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 2
         clock.ms += 3_000
         watched.check(pool)
         expected = Outage(
             part="kafka",
             seen_by="ingest",
-            since="2030-06-01T10:00:02Z",
+            since="2030-06-01T10:00:00Z",
             why="its cable is cut",
         )
         assert read_outages(tmp_path) == (expected,)
-        assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 3
+        assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 5
         assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "redis"}) == 0
         kafka.is_on = True
         watched.check(pool)
