@@ -26,7 +26,7 @@ _NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|SparkOutOfMemoryEr
 _NO_ROOM: Final = re.compile(r"is bigger than\s+(?:local\s+)?(?:maxResultSize|spark\.driver\.maxResultSize)")
 _NO_END: Final = "Max iterations ("  # such as of columns that each build on the one before, in one SELECT
 _DISK_FULL: Final = "No space left on device"
-DISK: Final = "the disk of the engine's temporary files, with `odf up` that of $ODF_HOME"
+DISK: Final = "the disk of the engine's temporary files, outside of containers that of $ODF_HOME"
 _ADVICE: Final = re.compile(
     r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error\."
     r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."

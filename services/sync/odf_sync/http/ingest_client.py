@@ -19,7 +19,7 @@ from odf_sync.http.endpoints import FAILED, UNAVAILABLE
 log = structlog.stdlib.get_logger(__name__)
 
 SHORT_CALL_SECONDS: Final = 4.0  # with its repeats; clients get an answer within five
-ANSWER_SECONDS: Final = 2.0  # after what a call waits for
+REPLY_SECONDS: Final = 2.0  # after what a call waits for
 CALL_SECONDS: Final = 30.0  # of a call that reads the whole push
 RESTART_TIMEOUT_SECONDS: Final = 4.0  # in which ingest may be restarted
 PAUSE_SECONDS: Final = 0.2
@@ -116,7 +116,7 @@ class IngestClient:
     def show(self, ref: str, receipt: str, wait_seconds: float = 0.0) -> pb.PushReceipt:
         """Return a receipt, waiting up to `wait_seconds` until it is settled; raises `PushRefused`."""
         request = pb.ShowPushRequest(ref=ref, receipt=receipt, wait_ms=int(wait_seconds * 1000))
-        seconds = max(wait_seconds + ANSWER_SECONDS, SHORT_CALL_SECONDS)
+        seconds = max(wait_seconds + REPLY_SECONDS, SHORT_CALL_SECONDS)
         answer: pb.PushReceipt = self._call(lambda stub: stub.Show, request, seconds)
         return answer
 
