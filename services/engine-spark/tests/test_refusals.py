@@ -236,6 +236,36 @@ def test_errors_report_the_step(derive: Make, steps: list[tuple[str, str] | str]
     assert str(caught.value).startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("hint", "says"),
+    [
+        (
+            "CHANGE",
+            "there is no hint CHANGE; did you mean CHANGES? a query may have /*+ CHANGES */ or /*+ LATE(",
+        ),
+        ("late_by('2 days')", "there is no hint late_by; did you mean LATE? "),
+        ("BROADCAST(flights)", "there is no hint BROADCAST; a query may have "),
+    ],
+)
+@pytest.mark.parametrize("inputs", [{}, {"flights": FLIGHTS}], ids=["text", "analysed"])
+def test_an_unknown_hint_of_a_new_query_is_refused(
+    engine: EngineClient, hint: str, says: str, inputs: dict[str, pa.Schema]
+) -> None:
+    hourly = (
+        "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour')"
+    )
+    asked = (sql(hourly.replace("SELECT", f"SELECT /*+ {hint} */", 1)), inputs, dict.fromkeys(inputs, VOCAB))
+    with pytest.raises(InvalidQuery) as caught:
+        engine.validate(*asked, DatasetVocabulary(), is_new=True)
+    assert says in str(caught.value)
+
+
+def test_an_unknown_hint_of_a_chain_stays_without_effect(engine: EngineClient) -> None:
+    query = sql(f"SELECT /*+ CHANGE */ {T} FROM flights")
+    answer = engine.validate(query, {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
+    assert answer.schema is not None
+
+
 def test_validation_gives_schema_and_kind(engine: EngineClient) -> None:
     rows = engine.validate(sql(LATE), {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
     assert rows.tables == ("flights",)

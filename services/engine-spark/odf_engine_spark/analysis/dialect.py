@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from odf_common.errors import InvalidQuery
+from odf_common.errors import InvalidQuery, nearest
 from odf_common.metadata.steps import TemporalTable
 from odf_engine_spark.analysis.columns import AsOf
 from odf_engine_spark.analysis.intervals import interval_of
@@ -202,6 +202,18 @@ def check_moment(text: str) -> None:
         raise InvalidQuery(
             text=f"'{text}' is not a fixed date or time: the query would not give the same result again"
         )
+
+
+def check_hints(tree: Tree) -> None:
+    """Raise `InvalidQuery` for a hint that does not exist: Spark ignores it, so a misspelt one would change nothing."""
+    for node in tree.walk():
+        name = str(node.fields["name"]) if node.kind == "UnresolvedHint" else _LATE
+        if name.upper() not in (_CHANGES, _LATE):
+            meant = nearest(name.upper(), (_CHANGES, _LATE))
+            near = f"did you mean {meant}? " if meant else ""
+            raise InvalidQuery(
+                text=f"there is no hint {name}; {near}a query may have /*+ CHANGES */ or /*+ LATE('2 days') */"
+            )
 
 
 def lateness(tree: Tree) -> int | None:

@@ -25,7 +25,7 @@ from odf_common.metadata.engine_messages import (
 from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, PlannedInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
-from odf_engine_spark.analysis.dialect import check_steps, read_text
+from odf_engine_spark.analysis.dialect import check_hints, check_steps, read_text
 from odf_engine_spark.analysis.final_inputs import retraction_refusal
 from odf_engine_spark.analysis.sandbox import tables
 from odf_engine_spark.plan.prepared import parsed, require_same_results, steps_of
@@ -172,6 +172,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
         event = set_transform_of(request.set_transform)
         read = _tables_read(self._spark, event.transform)
+        if request.is_new and not request.is_preprocess:
+            _check_hints(self._spark, event.transform)
         self._identity.require(event.transform)
         if request.is_preprocess:
             schema = schema_of(request.inputs[0].schema) if request.inputs else None
@@ -224,6 +226,11 @@ def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
             as_of = text.tables.get(name.lower())
             read[as_of.table if as_of else name] = None
     return tuple(name for name in read if name.lower() not in own)
+
+
+def _check_hints(spark: Spark, transform: TransformSql) -> None:
+    for step in steps_of(transform):
+        check_hints(parsed(spark, read_text(step.query, ()).sql)[1])
 
 
 def register(
