@@ -171,7 +171,7 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
     if columns.key_format is KeyFormat.TEXT:
         (name,) = columns.keys
         return {name: _of_text(plan, values, _field(plan, name), "its key")}
-    step = _key_step(plan) if columns.key_format is KeyFormat.JSON else DecodedJson()  # decoded before
+    step = _key_step(plan, columns.key_format)
     schema = pa.schema([(name, _field(plan, name).type) for name in columns.keys])
     present = np.array([row for row, value in enumerate(values) if value is not None], np.int64)
     outcome = isolate_bad_records(
@@ -189,12 +189,15 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
     return {name: (table.column(name), faults) for name in columns.keys}
 
 
-def _key_step(plan: Plan) -> ReadStepNdJson:
-    """Return how keys of JSON are read: their times have the formats of the source."""
+def _key_step(plan: Plan, format_: KeyFormat) -> ReadStepNdJson:
+    """Return how keys are read as JSON: with the source's declared columns, and formats of times unless decoded."""
     step = plan.source.read
+    if format_ is KeyFormat.REGISTRY:
+        return DecodedJson(ddl_schema=step.ddl_schema, schema=step.schema)
+    own = ReadStepNdJson(ddl_schema=step.ddl_schema, schema=step.schema)
     if not isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
-        return ReadStepNdJson()
-    return ReadStepNdJson(timestamp_format=step.timestamp_format, date_format=step.date_format)
+        return own
+    return replace(own, timestamp_format=step.timestamp_format, date_format=step.date_format)
 
 
 def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: str) -> _Column:
@@ -203,7 +206,7 @@ def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: 
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
     texts, faults = _decoded(values, field, what)
     schema = pa.schema([field])
-    formats = replace(TimeFormats.of(_key_step(plan)), strings=ValueKind.TEXT)
+    formats = replace(TimeFormats.of(_key_step(plan, KeyFormat.TEXT)), strings=ValueKind.TEXT)
     for row, why in unconvertible(_one_column(texts, field), schema, formats).items():
         faults[row], texts[row] = f"{what}: {why}", None
     return converted(_one_column(texts, field), schema, formats).column(0), faults

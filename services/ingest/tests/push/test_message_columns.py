@@ -241,6 +241,25 @@ def test_tombstones_delete_without_a_declared_schema_too(make_bench: Any) -> Non
 
 
 @pytest.mark.parametrize(
+    ("read", "expected", "whys"),
+    [
+        (read_by("score DOUBLE", "v STRING"), [0.5, 9007199254740992.0], []),
+        (ReadStepNdJson(), [0.5], ["the type that was inferred; declare DOUBLE"]),
+    ],
+    ids=["declared", "inferred"],
+)
+def test_a_number_of_a_key_is_the_nearest_double_where_the_column_is_declared(
+    make_bench: Any, read: ReadStepNdJson, expected: list[float], whys: list[str]
+) -> None:
+    bench = make_bench(read=read)
+    commit(bench, messages([b'{"score":0.5,"v":"a"}'], settings()))
+    columns = settings(keyColumns="score", keyFormat="json")
+    commit(bench, messages([b'{"v":"b"}'], columns, [b'{"score":9007199254740993}'], start=1))
+    assert [row["score"] for row in bench.rows()] == expected
+    assert [reason.partition("DOUBLE, ")[2].partition(" to take")[0] for _, reason in reasons(bench)] == whys
+
+
+@pytest.mark.parametrize(
     ("merge", "chosen"),
     [(MergeStrategyAppend(), {"keyColumns": "id"}), (UPSERT, {}), (UPSERT, {"keyColumns": "v"})],
 )
