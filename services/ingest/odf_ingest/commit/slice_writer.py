@@ -108,11 +108,18 @@ class Drafter:
             raise InvalidInput(where=f"column {min(conflicts)}", text="the name belongs to a system column")
         # Before merging, because merging compares, indexes and retracts records as the dataset stores them.
         records = _in_stored_types(records)
-        if key_columns(prepared.source.merge):
+        key = key_columns(prepared.source.merge)
+        if key:
             # Merging compares and sorts keys, and each batch has a dictionary of its own.
             records = without_dictionaries(records)
         if state.schema is not None:
-            records = align_columns(records, schema_of_event(state.schema), vocab)
+            schema = schema_of_event(state.schema)
+            if key and vocab.operation_type_column in records.column_names:
+                # A retraction gets the values of its record by merging, after which they are checked.
+                schema = pa.schema(
+                    [one if one.name in key else one.with_nullable(nullable=True) for one in schema]
+                )
+            records = align_columns(records, schema, vocab)
         merged = merge(prepared.source.merge, records, history, vocab, settings)
         if prepared.is_blank and len(merged.records) and settings.empty_snapshot is not EmptySnapshot.RETRACT:
             raise InvalidInput(text=BLANK)

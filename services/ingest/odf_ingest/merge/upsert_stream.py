@@ -1,4 +1,7 @@
-"""UpsertStream: the last record of a key in a batch wins; operation 1 retracts the key."""
+"""UpsertStream: the last record of a key in a batch wins; operation 1 retracts the key.
+
+Operation 2 has the values that its operation 3 replaces, which the dataset knows: it is left out.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +31,8 @@ def _(
     settings: SourceSettings = DEFAULT,
 ) -> MergeResult:
     key, name = strategy.primary_key, vocab.operation_type_column
+    if name in new.column_names:
+        new = new.filter(pc.not_equal(operations(new, name), int(Operation.CORRECT_FROM)))
     keys = key_array(new, key)
     distinct, rows = last_of_each(keys)
     last = new.take(pa.array(np.sort(rows)))

@@ -65,12 +65,9 @@ def _in_milliseconds(records: pa.Table, name: str) -> pa.Table:
 
 
 def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
-    """Return the rows that are a -R or -C of a changelog, or a deletion in an envelope."""
+    """Return the rows that are a -R or -C, if the source merges operations."""
     name = plan.vocab.operation_type_column
-    merge = plan.source.merge
-    has_them = isinstance(merge, MergeStrategyChangelogStream) or (
-        plan.has_envelope and isinstance(merge, MergeStrategyUpsertStream)
-    )
+    has_them = isinstance(plan.source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
     if not has_them or name not in records.column_names:
         return np.empty(0, np.int64)
     ops = records.column(name)
@@ -80,9 +77,10 @@ def retractions(plan: Plan, records: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def arrival_times(plan: Plan, records: pa.Table, timestamps: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the times (ms) of records without one; null for a -R or -C, which has that of its record."""
+    """Return the times (ms) of records without one; null for a -R or -C that has the time of its record."""
     mask = np.zeros(len(records), np.bool_)
-    mask[retractions(plan, records)] = True
+    if plan.has_envelope or isinstance(plan.source.merge, MergeStrategyChangelogStream):
+        mask[retractions(plan, records)] = True
     return pa.array(timestamps, pa.int64(), mask=mask)
 
 

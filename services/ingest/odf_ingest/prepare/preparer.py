@@ -405,7 +405,7 @@ def _has_values(table: pa.Table, name: str) -> bool:
 
 
 def _nulls(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
-    """Return rows that lack a required value; of a retraction that is completed, only its key is required."""
+    """Return rows that lack a required value; of a retraction that its record completes, only its key is required."""
     faults: dict[int, str] = {}
     for name in columns:
         if name not in table.column_names:
@@ -424,10 +424,9 @@ def _is_known_of_retractions(plan: Plan, name: str) -> bool:
     """Return whether a retraction needs no value in a column, which its record has."""
     if name in key_columns(plan.source.merge):
         return False
+    is_time_of_envelope = plan.has_envelope and name == plan.vocab.event_time_column
     is_upsert = isinstance(plan.source.merge, MergeStrategyUpsertStream)
-    return plan.completes_retractions or (
-        plan.has_envelope and (is_upsert or name == plan.vocab.event_time_column)
-    )
+    return is_upsert or plan.completes_retractions or is_time_of_envelope
 
 
 def _require(plan: Plan, output: pa.Table, columns: Sequence[str]) -> None:

@@ -83,7 +83,8 @@ class Model:
             case MergeStrategyChangelogStream(primary_key=key):
                 self._follow(key, rows, ops, completes=source.completes)
             case MergeStrategyUpsertStream(primary_key=key):
-                last = {key_of(row, key): (op, row) for op, row in zip(ops, rows, strict=True)}
+                states = [(op, row) for op, row in zip(ops, rows, strict=True) if op != FROM]
+                last = {key_of(row, key): (op, row) for op, row in states}
                 self._change(key, {one: row for one, (op, row) in last.items() if op != RETRACT})
                 self._retract(key, [one for one, (op, _) in last.items() if op == RETRACT])
             case MergeStrategySnapshot(primary_key=key):
@@ -231,7 +232,9 @@ def batches(
     rows = draw(
         st.lists(st.fixed_dictionaries({name: cells(name, types) for name in source.columns}), max_size=8)
     )
-    ops = [draw(st.sampled_from([APPEND, RETRACT])) if source.has_ops else APPEND for _ in rows]
+    is_upsert = isinstance(source.strategy, MergeStrategyUpsertStream)
+    kinds = [APPEND, RETRACT, FROM, TO] if is_upsert else [APPEND, RETRACT]
+    ops = [draw(st.sampled_from(kinds)) if source.has_ops else APPEND for _ in rows]
     if isinstance(source.strategy, MergeStrategySnapshot):
         rows = list({key_of(row, source.key): row for row in rows}.values())
         ops = [APPEND] * len(rows)

@@ -338,6 +338,13 @@ def test_an_upsert_may_remove_a_key() -> None:
     assert found == [(1, 1, "a"), (0, 3, "c")]
 
 
+def test_an_upsert_does_not_take_the_old_half_of_a_correction_for_a_state() -> None:
+    past = past_of(UPSERT, table((1, "a", 0), (2, "b", 0)))
+    found = after(UPSERT, table((1, "B", 1), (1, "a", 0), (2, "old", 0), (3, "x", 0), ops=[3, 2, 2, 2]), past)
+    assert found == [(2, 1, "a"), (3, 1, "B")]
+    assert after(UPSERT, table((1, "a", 0), ops=[2])) == []
+
+
 @pytest.mark.parametrize("gone", [(1,), (1, 2)])
 def test_retractions_alone_remove_keys_and_unknown_ones_are_ignored(gone: tuple[int, ...]) -> None:
     new = table(*((number, "whatever", 1) for number in gone), ops=[1] * len(gone))

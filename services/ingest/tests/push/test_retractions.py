@@ -15,7 +15,12 @@ from odf_testing.letters import StoredLetters
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
+from odf_common.metadata.steps import (
+    MergeStrategyChangelogStream,
+    MergeStrategyUpsertStream,
+    ReadStepNdJson,
+    Transform,
+)
 from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.rejects import RejectPolicy
@@ -25,6 +30,7 @@ from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import BadRecords, Retractions, SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, running
+from .test_message_columns import Deleting
 
 ADD, RETRACT, FROM, TO = range(4)
 KEYED = MergeStrategyChangelogStream(primary_key=("id",))
@@ -252,3 +258,29 @@ def test_a_file_that_is_not_text_or_whose_rows_may_not_be_rejected_is_refused(
     with pytest.raises(InvalidInput, match=r"line 2: column v: -R of id = 1 has 'b'"):
         commit_file(bench, tmp_path, b"\n".join(messages([row(ADD, 1), row(RETRACT, 1, "b")])))
     assert bench.rows() == []
+
+
+UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
+REQUIRED = ("op INT", "event_time TIMESTAMP", "id BIGINT", "v STRING NOT NULL")
+STATES = (b'{"op":0,"event_time":"%s","id":1,"v":"a"}' % TIME.encode(), b'{"op":1,"id":1}')
+
+
+@pytest.mark.parametrize("has_query", [False, True], ids=["", "query"])
+def test_a_deletion_of_an_upsert_needs_only_its_key(make_bench: Any, broker: Broker, has_query: bool) -> None:
+    bench = make_bench(UPSERT, ReadStepNdJson(ddl_schema=REQUIRED))
+    if has_query:
+        bench.propose(replace(bench.state.push_sources["default"], preprocess=a_query()))
+        bench.preparer = Preparer(Deleting())  # type: ignore[arg-type]
+    with running(bench, broker) as node:
+        for message in (*STATES, b'{"op":1}', b'{"op":0,"event_time":"%s","id":1}' % TIME.encode()):
+            broker.logs[TOPIC, 0].append(message)
+            node.drain()
+    assert bench.values("op", "id", "v") == [(ADD, 1, "a"), (RETRACT, 1, "a")]
+    assert [offset for offset, _ in reasons(bench)] == [2, 3]
+
+
+def test_a_row_of_a_file_that_deletes_needs_only_its_key(make_bench: Any, tmp_path: Path) -> None:
+    bench = make_bench(UPSERT, ReadStepNdJson(ddl_schema=REQUIRED))
+    for state in STATES:
+        assert commit_file(bench, tmp_path, state).rejected == ()
+    assert bench.values("op", "id", "v") == [(ADD, 1, "a"), (RETRACT, 1, "a")]
