@@ -16,6 +16,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     ReadStep,
     ReadStepCsv,
+    ReadStepEsriShapefile,
     ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
@@ -114,7 +115,7 @@ class RetriedRows:
         plan, event_ms = self._plan(state), self._left[0].event_ms
         plan = plan.obeying(self._settings.message_columns)
         polled = state.polling_source
-        is_of_table = isinstance(plan.source.read, ReadArrowIpc)
+        is_of_table = isinstance(plan.source.read, ReadArrowIpc | ReadStepEsriShapefile)
         is_file = len(self._left) == 1 and _is_file_message(self._left[0], polled)
         has_rows = is_of_table or is_file or not plan.takes_whole_batches
         if takes_whole_batches(plan.source.merge) or not has_rows:

@@ -19,7 +19,7 @@ from odf_common.data.years import first_unknown_year
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepParquet
+from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepEsriShapefile, ReadStepParquet
 from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
@@ -341,7 +341,7 @@ class Preparer:
 def _rejectable_rows(plan: Plan, part: Part) -> RejectedRows | None:
     """Return the rows of the only message if bad ones may be left out: of a table that is not merged as a whole."""
     (value,) = part.values
-    is_table = isinstance(plan.source.read, ReadStepParquet)
+    is_table = isinstance(plan.source.read, ReadStepParquet | ReadStepEsriShapefile)
     if value is None or not is_table or takes_whole_batches(plan.source.merge):
         return None
     return RejectedRows(plan.source.read, value)

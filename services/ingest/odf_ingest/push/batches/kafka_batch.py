@@ -9,6 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.mismatched_records import without_messages
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
@@ -35,7 +36,7 @@ from odf_ingest.prepare.batch import BadRecord, MessageBatch, TopicActivity
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.source_topics import Key, as_of
-from odf_ingest.read.input_format import ARROW
+from odf_ingest.read.input_format import ARROW, SOURCE
 from odf_ingest.source_settings import SourceSettings
 
 Read = Callable[[Plan, MessageBatch], PreparedRecords]
@@ -213,7 +214,7 @@ class KafkaBatch:
             source=self.source,
             label=self._label,
             event_time=prepared.default_event_time,
-            input_format=ARROW,
+            input_format=ARROW if isinstance(prepared.source.read, ReadStepParquet) else SOURCE,
             push=key_of_message(self.batch.topic, partition, end),
         )
         self._row_letters.write(rows, prepared.bad_rows, position.progress(self.source))

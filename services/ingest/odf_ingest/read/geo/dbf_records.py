@@ -93,7 +93,8 @@ def _records(
             try:
                 values[name] = _value(field, record[field.start : field.start + field.size], encoding)
             except ValueError as error:
-                raise InvalidInput(where=f"record {number + 1}: column {name}", text=str(error)) from error
+                text = f"{error}; correct it in the .dbf file, or mark its record as deleted"
+                raise InvalidInput(where=f"record {number + 1}: column {name}", text=text) from error
         yield values
 
 

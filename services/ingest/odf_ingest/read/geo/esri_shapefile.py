@@ -2,6 +2,8 @@
 
 Attributes become columns, the shape a column `geometry` with GeoJSON text, in the coordinates of the file. What these
 mean is in its projection: the text of the .prj file is the column `projection`, unless an attribute has that name.
+
+A record is written as a JSON object, as which it is kept if it is rejected.
 """
 
 import json
@@ -11,8 +13,9 @@ from collections.abc import Mapping
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepEsriShapefile
+from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.geo.dbf_records import attributes
-from odf_ingest.read.geo.feature_reader import register_whole
+from odf_ingest.read.geo.feature_reader import register_records, register_whole
 from odf_ingest.read.geo.features import json_text
 from odf_ingest.read.geo.shapefile_zip import ShapefileParts, parts_of
 from odf_ingest.read.geo.shp_records import geometries
@@ -66,4 +69,11 @@ def _projection(parts: ShapefileParts) -> str | None:
         raise InvalidInput(where=".prj", text="is not text") from error
 
 
+@split_file.register(ReadStepEsriShapefile)
+def _split(step: ReadStepEsriShapefile, content: bytes) -> FileRecords:
+    records = _named(step, content)
+    return FileRecords(step=step, values=list(records.values()), places=list(records))
+
+
 register_whole(ReadStepEsriShapefile, _named)
+register_records(ReadStepEsriShapefile, bytes)

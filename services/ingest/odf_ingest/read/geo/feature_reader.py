@@ -22,6 +22,7 @@ from odf_ingest.read.geo.features import record_of
 from odf_ingest.read.json_formats.json_lines import (
     columns_of_batch,
     inferred_columns,
+    misfits,
     parse_inferred,
     parse_objects,
     read_records_by_name,
@@ -53,13 +54,18 @@ def register_whole(step: type[ReadStep], named: Callable[[ReadStep, bytes], Mapp
 
 
 def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
-    """Make the format readable: `one` returns the record of a message, `features` the features of a file."""
+    """Make the format readable: `record` returns the record of a message, `features` the features of a file."""
     register_whole(step, lambda _, value: _records_of(features(value)))
+    register_records(step, record)
 
     @split_file.register(step)
     def split(step: ReadStep, content: bytes) -> FileRecords:
         records = features(content)
         return FileRecords(step=step, values=list(records.values()), places=list(records))
+
+
+def register_records(step: type[ReadStep], record: Record) -> None:
+    """Register readers of single records, which `record` writes as JSON objects."""
 
     @read_records.register(step)
     def records(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
@@ -70,8 +76,17 @@ def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) ->
         return parse_inferred([record(value) for value in values], schema, _formats(step))
 
     @suspects.register(step)
-    def faults(_: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
-        return dict.fromkeys(range(len(values)))
+    def faults(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
+        reasons: dict[int, str | None] = {}
+        lines: dict[int, bytes] = {}
+        for number, value in enumerate(values):
+            try:
+                lines[number] = record(value)
+            except InvalidInput as error:
+                reasons[number] = str(error)
+        numbers = list(lines)
+        found = misfits(list(lines.values()), schema, _formats(step))
+        return reasons | {numbers[row]: why for row, why in found.items()}
 
     @infer_records.register(step)
     def columns(step: ReadStep, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
