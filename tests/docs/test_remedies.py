@@ -86,6 +86,10 @@ FOLLOWED: Final = {
     "odf_common/cli/commands/rejected.py list_rejected": EXPIRED,
     "odf_common/cli/commands/status.py dataset_problems": STOPPED,
     "odf_common/cli/commands/status.py disk_problems": SPACE,
+    "odf_common/cli/suggestions.py future_remark": (
+        "services/ingest/tests/test_ingest_servicer.py"
+        "::test_records_too_far_in_the_future_are_listed_until_their_source_allows_such_times"
+    ),
     "odf_common/cli/suggestions.py late_remark": LATE,
     "odf_common/embedded/doctor_checks.py _disk": SPACE,
     "odf_common/errors.py Damaged.advice": (

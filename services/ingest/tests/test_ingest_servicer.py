@@ -29,6 +29,7 @@ from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
 from odf_ingest.read.arrow_ipc import row_stream
+from odf_ingest.source_settings import SourceSettings, save_settings
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
 OTHER = a_dataset("other")
@@ -163,6 +164,24 @@ def test_late_records_are_reported_with_a_delay_that_would_have_been_enough(serv
     reply = push(servicer, ROW.replace("2020", "2021").replace("00:00:00Z", "00:00:00Z") + ROW)
     assert (reply.late.records, reply.records) == (1, 2)
     assert (reply.late.most, reply.late.proposed_delay) == ("366d", "366d")
+
+
+def test_records_too_far_in_the_future_are_listed_until_their_source_allows_such_times(
+    servicer: Any, bench: Any
+) -> None:
+    assert not servicer.Future(wire.FutureRequest(), ACTIVE).sources
+    push(servicer, ROW, ROW.replace("2020", "2999"))
+    (source,) = servicer.Future(wire.FutureRequest(), ACTIVE).sources
+    assert (source.dataset_id, source.alias, source.name) == (str(bench.dataset), "cities", "")
+    assert (source.records.records, source.records.offset) == (1, 1)
+    assert str(bench.state.watermark) == "2020-01-01T00:00:00Z"
+    bench.propose(replace(bench.state.push_sources["default"], source_name="other"))
+    (source,) = servicer.Future(wire.FutureRequest(), ACTIVE).sources
+    assert source.name == "default", "a command has to name it then"
+    save_settings(bench.blobs, bench.dataset, "default", SourceSettings.from_plain({"maxFuture": "none"}))
+    assert not servicer.Future(wire.FutureRequest(), ACTIVE).sources
+    push(servicer, ROW.replace("2020", "2998"), source_name="default")
+    assert str(bench.state.watermark) == "2998-01-01T00:00:00Z"
 
 
 def test_no_push_is_withdrawn_that_is_not_in_flight(servicer: Any) -> None:

@@ -15,6 +15,7 @@ import grpc
 
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
 from odf_common.cli.exit_codes import keeping_interrupts
+from odf_common.cli.suggestions import future_remark
 from odf_common.embedded.node_file import Node, find_node
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
@@ -125,6 +126,22 @@ def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, "P
         on_silence("ingest", error)
         return {}
     return {poll.dataset_id: poll for poll in reply.polls}
+
+
+def future_records(node: Node) -> Mapping[str, str]:
+    """Return a remark by alias on records too far in the future; empty while ingest cannot be reached."""
+    from odf_common.proto.odf.node.v1.ingest_pb2 import FutureRequest
+
+    try:
+        with ingest(node, timeout=0) as service:
+            sources = service.Future(FutureRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
+    except OdfError:
+        return {}
+    remarks: dict[str, list[str]] = {}
+    for source in sources:
+        text = future_remark(source.records, source.alias, source.name)
+        remarks.setdefault(source.alias, []).append(text)
+    return {alias: "; ".join(lines) for alias, lines in remarks.items()}
 
 
 def _stuck(sources: Sequence["StuckReply.Source"]) -> Stuck:

@@ -77,11 +77,16 @@ class NameChoice(click.ParamType):
         ]
 
 
-def future_remark(future: "FutureRecords") -> str:
-    """Return how many records are too far in the future to raise the watermark, and which is the first."""
+def future_remark(future: "FutureRecords", dataset: str, source: str) -> str:
+    """Return how many records are too far in the future to raise the watermark, which is the first, and what to do.
+
+    `source`: as for `late_remark`.
+    """
+    of_source = f" --source {source}" if source else ""
     return (
         f"records later than now by more than maxFuture, which do not raise the watermark: {future.records}, "
-        f"the first at offset {future.offset} with {future.time}"
+        f"the first at offset {future.offset} with {future.time}; if such times are meant, "
+        f"`odf source set {dataset} maxFuture=none{of_source}` lets the next ones raise it"
     )
 
 

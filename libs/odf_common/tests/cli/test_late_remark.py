@@ -10,5 +10,8 @@ def test_the_proposed_command_names_the_source_of_a_dataset_with_several() -> No
 
 
 def test_a_record_too_far_in_the_future_is_named() -> None:
-    said = future_remark(FutureRecords(records=3, offset=7, time="2999-01-01T00:00:00Z"))
-    assert said.endswith(": 3, the first at offset 7 with 2999-01-01T00:00:00Z")
+    records = FutureRecords(records=3, offset=7, time="2999-01-01T00:00:00Z")
+    said = future_remark(records, "a", "till")
+    assert ": 3, the first at offset 7 with 2999-01-01T00:00:00Z; if such times are meant, " in said
+    assert "`odf source set a maxFuture=none --source till` lets" in said
+    assert "`odf source set a maxFuture=none` lets" in future_remark(records, "a", "")

@@ -12,11 +12,17 @@ import pytest
 
 from odf_common.cli import clients
 from odf_common.cli import main as cli
+from odf_common.cli.commands.pull import _remark_omitted
 from odf_common.embedded.node_file import Node, Part, write_node
 from odf_common.errors import Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListReply
-from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
+from odf_common.proto.odf.node.v1.ingest_pb2 import (
+    FutureRecords,
+    FutureReply,
+    PollsReply,
+    StuckReply,
+)
 
 SINCE = "2026-01-01T10:00:00Z"
 NS = Timestamp.parse(SINCE).ns
@@ -56,6 +62,11 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         dataset_id="3", source_name="default", why="topic replaced", advice="resume it", since=NS
     )
 
+    far = FutureReply.Source(
+        dataset_id="1",
+        alias="fine",
+        records=FutureRecords(records=2, offset=7, time="2999-01-01T00:00:00Z"),
+    )
     poll = PollsReply.Poll(dataset_id="1", interval=60, state="idle", last=SINCE, next="2026-01-01T10:01:00Z")
 
     @contextmanager
@@ -67,6 +78,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         yield SimpleNamespace(
             Stuck=lambda request, timeout: StuckReply(sources=[source]),
             Polls=lambda request, timeout: PollsReply(polls=[poll]),
+            Future=lambda request, timeout: FutureReply(sources=[far]),
         )
 
     monkeypatch.setattr(clients, "coordinator", coordinator)
@@ -90,6 +102,22 @@ def test_every_problem_is_shown_with_its_start_and_advice(capsys: pytest.Capture
     )
     assert "\nfine," not in shown
     assert "next 2026-01-01T10:01:00Z" in shown
+
+
+@pytest.mark.usefixtures("answers")
+def test_records_too_far_in_the_future_are_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "do not raise the watermark: 2, the first at offset 7 with 2999-01-01T00:00:00Z; if such times are meant, "
+    assert cli.main(["status"]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("fine: records later than now by more than maxFuture, which ")
+    assert f"{line}`odf source set fine maxFuture=none`" in said
+    assert cli.main(["status", "fine", "late", "--output", "json"]) == 0
+    fine, late = json.loads(capsys.readouterr().out)
+    assert line in fine["future"]
+    assert late["future"] is None
+    row = {"dataset": "fine", "late": 0, "waitsFor": None, "rejected": 0, "future": fine["future"]}
+    _remark_omitted(row)
+    assert capsys.readouterr().err == said
 
 
 def test_a_coordinator_that_does_not_answer_is_a_problem(

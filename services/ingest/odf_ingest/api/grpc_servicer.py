@@ -171,6 +171,26 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
+    def Future(
+        self, request: ingest_pb2.FutureRequest, context: grpc.ServicerContext
+    ) -> ingest_pb2.FutureReply:
+        """Return the sources with records too far in the future, unless such times are allowed now."""
+        sources = []
+        for (dataset, name), late in self._queues.late.future().items():
+            entry = self._catalog.by_id(dataset)
+            if entry is None or not self._rejecting.settings(dataset, name).max_future.is_limited:
+                continue
+            is_only = self._queues.state(dataset).push_sources.keys() <= {DEFAULT_SOURCE}
+            sources.append(
+                ingest_pb2.FutureReply.Source(
+                    dataset_id=str(dataset),
+                    alias=entry.alias,
+                    name="" if is_only else name,
+                    records=_future(late),
+                )
+            )
+        return ingest_pb2.FutureReply(sources=sources)
+
     def CancelPush(
         self, request: ingest_pb2.CancelPushRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.CancelPushReply:

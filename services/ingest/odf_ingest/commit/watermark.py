@@ -169,6 +169,11 @@ class LateRecords:
             with self._lock:
                 self._lateness[dataset, source] = self._lateness[dataset, source].plus(late)
 
+    def future(self) -> Mapping[tuple[DatasetId, str], Lateness]:
+        """Return those of the sources that have records too far in the future."""
+        with self._lock:
+            return {key: late for key, late in self._lateness.items() if late.future}
+
     def of(self, dataset: DatasetId, source: str) -> Lateness:
         """Return those of a source."""
         with self._lock:

@@ -177,7 +177,7 @@ def _remark_on(result: _Result, dataset: str, source: str) -> None:
     if reply is None:
         return
     if reply.HasField("future"):
-        remark(f"{_named(result.file)}: {future_remark(reply.future)}")
+        remark(f"{_named(result.file)}: {future_remark(reply.future, dataset, source)}")
     if reply.HasField("late"):
         remark(f"{_named(result.file)}: {late_remark(reply.late, dataset, source)}")
     if reply.rejected:

@@ -242,7 +242,9 @@ def _pull(node: Node, request: PullRequest) -> list[dict[str, object]]:
                 rejects = {"rejected": item.rejected, "rejectedReason": item.rejected_reason or None}
                 rows.append({**row, "late": item.late, **rejects})
     rows.sort(key=lambda row: begun[str(row["dataset"])])  # as they were pulled: inputs first
+    future = clients.future_records(node)
     for row in rows:
+        row["future"] = future.get(str(row["dataset"]))
         _remark_omitted(row)
     return rows
 
@@ -254,6 +256,8 @@ def _remark_omitted(row: Mapping[str, object]) -> None:
             f"{row['dataset']}: {row['late']} input records were too late for their windows and were dropped; "
             "`odf source show INPUT` proposes a watermarkDelay"
         )
+    if row["future"]:
+        remark(f"{row['dataset']}: {row['future']}")
     if row["waitsFor"] and not row["records"]:  # in most pulls the last window is open
         remark(f"{row['dataset']}: {row['waitsFor']}; {row['waitsRemedy']}")
     if row["rejected"]:

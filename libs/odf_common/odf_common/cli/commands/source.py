@@ -241,11 +241,12 @@ def _print(reply: SourcesReply, dataset: str, output: str) -> None:
         for source in reply.sources:
             if source.advice:
                 remark(f"{source.name}: {source.advice}")
+            is_only = len(reply.sources) == 1 and source.name == DEFAULT_SOURCE
+            name = "" if is_only else source.name
             if source.HasField("future"):
-                remark(f"{source.name}: {future_remark(source.future)}")
+                remark(f"{source.name}: {future_remark(source.future, dataset, name)}")
             if source.HasField("late"):
-                is_only = len(reply.sources) == 1 and source.name == DEFAULT_SOURCE
-                remark(f"{source.name}: {late_remark(source.late, dataset, '' if is_only else source.name)}")
+                remark(f"{source.name}: {late_remark(source.late, dataset, name)}")
 
 
 def _row(source: SourcesReply.Source, *, is_table: bool) -> dict[str, object]:

@@ -16,6 +16,7 @@ from odf_common.cli.output import (
     print_object,
     print_rows,
     print_text,
+    remark,
     short,
     shortened,
 )
@@ -69,7 +70,9 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     views = [] if VIEWS in away else _datasets(node)
     rows = with_standing(views, [] if "coordinator" in away else _summaries(node, silent.__setitem__))
     polls = {} if "ingest" in away | silent.keys() else clients.polls(node)
+    future = {} if "ingest" in away | silent.keys() else clients.future_records(node)
     datasets = [with_poll(with_stuck(row, stuck, str(row["dataset_id"])), polls) for row in rows]
+    datasets = [{**row, "future": future.get(str(row["alias"]))} for row in datasets]
     problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
         _print_each([_named(datasets, name) for name in names], output)
@@ -198,6 +201,9 @@ def _print_tables(
         if not is_wide():
             shown = shortened(shown, "problem")
         print_rows(shown, "table", columns=columns, extra=EXTRA)
+    for dataset in datasets:
+        if dataset["future"]:
+            remark(f"{dataset['alias']}: {dataset['future']}")
 
 
 def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
