@@ -187,7 +187,7 @@ def _set_times(table: pa.Table, index: int, texts: pa.Array, time_format: str | 
     time_type = pa.timestamp(next(finer, "ns"), "UTC")
     try:
         times = to_timestamps(texts, time_format, time_type).cast(time_type)
-    except InvalidInput:  # such as a 30th of February
+    except (InvalidInput, ValueError):  # such as a 30th of February
         return table
     return table.set_column(index, table.schema.field(index).with_type(time_type), times)
 

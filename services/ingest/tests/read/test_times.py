@@ -9,13 +9,14 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_lines import parse_objects
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats
-from odf_ingest.read.types.times import to_dates, to_timestamps
+from odf_ingest.read.types.times import to_dates
 
 NOON = datetime(2020, 2, 1, 12, 0, tzinfo=UTC)
 
 
 def parsed(text: str, format_text: str | None = None) -> datetime:
-    found, nothing = to_timestamps(pa.array([text, None]), format_text).to_pylist()
+    column, formats = pa.field("c", pa.timestamp("us", "UTC")), TimeFormats(timestamp=format_text)
+    found, nothing = convert_column(pa.chunked_array([pa.array([text, None])]), column, formats).to_pylist()
     assert nothing is None
     assert isinstance(found, datetime)
     return found
@@ -83,7 +84,7 @@ def test_the_reason_quotes_the_first_invalid_time(type_: str, text: str, reason:
     texts = pa.array([None, *good, text, *good, "later"])
     (column,) = ddl_to_schema([f"c {type_}"])
     with pytest.raises(InvalidInput, match=reason):
-        to_dates(texts, None) if type_ == "DATE" else to_timestamps(texts, None, column.type)
+        convert_column(pa.chunked_array([texts]), column, TimeFormats())
 
 
 @pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])

@@ -2,10 +2,12 @@
 
 import datetime as dt
 import json
+import time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,7 +19,7 @@ from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.json_formats.json_lines import parse_objects
 from odf_ingest.read.types.columns import unconvertible
 from odf_ingest.read.types.conversions import first_refused
-from odf_ingest.read.types.kinds import TimeFormats
+from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.type_names import type_name
 from odf_ingest.read.types.uuids import to_uuids
 
@@ -181,6 +183,39 @@ def test_rows_that_cannot_be_converted_are_found_at_once_with_their_reasons() ->
         31: "column day: 'later' is not a value of DATE; write it as 2026-01-31, or set dateFormat",
         99: "column at: 'never' is not a value of TIMESTAMP(3); write it as 2026-01-31T23:59:59Z, or set timestampFormat",
     }
+
+
+def test_many_scattered_rows_with_equal_faults_are_found_soon_and_in_order() -> None:
+    bad = range(50, 300_000, 100)
+    texts = np.full(300_000, "2020-01-01T00:00:00Z", object)
+    texts[bad] = ["soon", "later"] * 1_500
+    column = pa.chunked_array(
+        [pa.array([None], pa.string()), pa.array(texts[:1_000]), pa.array(texts[1_000:])], pa.string()
+    )
+    begun = time.process_time()
+    found = unconvertible(pa.table([column], ["at"]), ddl_to_schema(["at TIMESTAMP(3)"]), TimeFormats())
+    assert time.process_time() - begun < 5, "it was more than 15 seconds, one by one"
+    assert list(found) == [row + 1 for row in bad]
+    assert [why.split("'")[1] for why in found.values()] == ["soon", "later"] * 1_500
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5, None])
+@pytest.mark.parametrize(
+    "values", [["x", "y"], ["x", "x", "y", "x", "z"], [f"x{number}" for number in range(8)]]
+)
+def test_the_first_rows_that_cannot_be_converted_are_found_as_if_one_by_one(
+    values: list[str], most: int | None
+) -> None:
+    texts = [None, "1", *(text for value in values for text in (value, "1", "1"))]
+    rows = [row for row, text in enumerate(texts) if text not in (None, "1")][:most]
+    found = unconvertible(
+        pa.table([pa.array(texts)], ["n"]),
+        ddl_to_schema(["n BIGINT"]),
+        TimeFormats(strings=ValueKind.TEXT),
+        most,
+    )
+    assert list(found) == rows
+    assert [why.split("'")[1] for why in found.values()] == [texts[row] for row in rows]
 
 
 @pytest.mark.parametrize("type_", [pa.date32(), pa.timestamp("ms", "UTC")], ids=str)

@@ -1,15 +1,16 @@
 """The types that text formats are parsed to, and tables in their declared types."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.conversions import convert_column
+from odf_ingest.read.types.conversions import convert_column, is_convertible
 from odf_ingest.read.types.epochs import epoch_decimal
 from odf_ingest.read.types.kinds import UUID, TimeFormats
 from odf_ingest.read.types.times import read_as
@@ -67,28 +68,65 @@ def unconvertible(
     """Return the rows that `converted` refuses individually, and why; of each column up to `most`."""
     faults: dict[int, str] = {}
     for column, field in zip(table.columns, schema, strict=True):
-        found = islice(unconvertible_values(column, field, formats), most)
+        found = islice(unconvertible_values(column, field, formats, most), most)
         faults = dict(found) | faults
     return dict(sorted(faults.items()))
 
 
 def unconvertible_values(
-    column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats, start: int = 0
+    column: pa.ChunkedArray, target: pa.Field, formats: TimeFormats, most: int | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the rows of one column that cannot be converted, in order, and why; `start` is the number of its first.
+    """Yield the rows of one column that cannot be converted, in order, and why; not all of them after `most`.
 
-    Good values are converted in large groups: the cost grows with the number of bad ones.
+    Equal values are converted once, and good values in large groups: the cost grows with the number of different bad
+    ones.
     """
-    try:
-        convert_column(column, target, formats)
-    except InvalidInput as error:
-        count = len(column)
-        if count == 1:
+    start = 0
+    for values in column.chunks:
+        if not is_convertible(values, target, formats):
+            distinct = _distinct(values)
+            if distinct is None:
+                found = _refused_values(values, target, formats)
+            else:
+                found = _rows_of(
+                    distinct, islice(_refused_values(distinct.dictionary, target, formats), most)
+                )
+            yield from ((start + row, why) for row, why in found)
+        start += len(values)
+
+
+def _distinct(values: pa.Array) -> pa.DictionaryArray | None:
+    """Return values by their distinct ones; None if most differ, or if equal ones may be converted differently."""
+    type_ = values.type
+    if not (kind.is_integer(type_) or kind.is_string(type_) or kind.is_large_string(type_)):
+        return None
+    distinct = values.dictionary_encode()
+    return distinct if 2 * len(distinct.dictionary) <= len(values) else None
+
+
+def _rows_of(distinct: pa.DictionaryArray, refused: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    whys = dict(refused)
+    places = distinct.indices.fill_null(-1).to_numpy()
+    for row in np.flatnonzero(np.isin(places, list(whys))):
+        yield int(row), whys[int(places[row])]
+
+
+def _refused_values(
+    values: pa.Array, target: pa.Field, formats: TimeFormats, start: int = 0
+) -> Iterator[tuple[int, str]]:
+    """Yield which of some values, not all of which can be converted, cannot, and why."""
+    count = len(values)
+    if count == 1:
+        try:
+            convert_column(pa.chunked_array([values]), target, formats)
+        except InvalidInput as error:
             yield start, str(error)
-            return
-        step = 1 if count <= _ROWS_PER_PIECE else (count + 1) // 2
-        for first in range(0, count, step):
-            yield from unconvertible_values(column.slice(first, step), target, formats, start + first)
+        return
+    step = 1 if count <= _ROWS_PER_PIECE else (count + 1) // 2
+    for first in range(0, count, step):
+        piece = values.slice(first, step)
+        if step == 1 or not is_convertible(piece, target, formats):
+            yield from _refused_values(piece, target, formats, start + first)
 
 
 def _is_bytes(target: pa.DataType) -> bool:

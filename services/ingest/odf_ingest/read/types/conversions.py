@@ -42,6 +42,30 @@ class Rule:
 
 def convert_column(values: pa.ChunkedArray, field: pa.Field, formats: TimeFormats) -> pa.ChunkedArray:
     """Return a column in its declared type; raises `InvalidInput` with the path and the first value it refuses."""
+    try:
+        return _in_type(values, field, formats)
+    except _Misfit as error:
+        raise error.explanation() from error
+
+
+def is_convertible(values: pa.Array, field: pa.Field, formats: TimeFormats) -> bool:
+    """Return whether `convert_column` accepts all of some values; which it refuses is not sought."""
+    try:
+        _in_type(pa.chunked_array([values]), field, formats)
+    except (_Misfit, InvalidInput):
+        return False
+    return True
+
+
+@dataclass(eq=False)
+class _Misfit(Exception):
+    """Some values cannot be converted; `explanation` finds the first one, which takes longer."""
+
+    explanation: Callable[[], InvalidInput]
+
+
+def _in_type(values: pa.ChunkedArray, field: pa.Field, formats: TimeFormats) -> pa.ChunkedArray:
+    """Return a column in its declared type; raises `_Misfit` or `InvalidInput`."""
     where = f"column {field.name}"
     if values.type != field.type:
         chunks = [_converted(chunk, field.type, where, formats) for chunk in values.chunks]
@@ -119,17 +143,26 @@ def _leaf(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormat
         has_values = some.null_count < len(some)
         return rule.convert(some, target, formats) if has_values else pa.nulls(len(some), target)
 
+    def explanation() -> InvalidInput:
+        one = values.slice(first_refused(values, convert), 1)
+        try:
+            convert(one)
+        except InvalidInput as error:
+            return InvalidInput(where=where, text=str(error))
+        except (pa.ArrowException, ValueError):
+            pass
+        try:
+            require_known_years(pa.chunked_array([one]), where)  # Arrow cannot print such a time
+        except InvalidInput as error:
+            return error
+        return InvalidInput(where=where, text=misfit_text(_value_of(one[0]), source, target))
+
     try:
         return convert(values)
+    except (pa.ArrowException, ValueError) as error:
+        raise _Misfit(explanation) from error
     except InvalidInput as error:
         raise InvalidInput(where=where, text=str(error)) from error
-    except (pa.ArrowException, ValueError) as error:
-        first = first_refused(values, convert)
-        require_known_years(
-            pa.chunked_array([values.slice(first, 1)]), where
-        )  # Arrow cannot print such a time
-        value = _value_of(values[first])
-        raise InvalidInput(where=where, text=misfit_text(value, source, target)) from error
 
 
 def _value_of(value: pa.Scalar) -> object:

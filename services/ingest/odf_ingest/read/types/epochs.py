@@ -31,13 +31,15 @@ def epoch_decimal(digits: int) -> pa.DataType:
 def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataType) -> pa.Array:
     """Return timestamps of type `target` from strings, or from decimals.
 
-    Raises `InvalidInput` with the first value that is not such a number.
+    Raises `ValueError` if one is not such a number; for a single value `InvalidInput` that explains it.
     """
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     try:
         return _timestamps(values, digits, target)
     except (pa.ArrowInvalid, ArithmeticError) as error:
-        value = _first_refused(values, digits, target)
+        if len(values) > 1:
+            raise ValueError(target) from error
+        value = values[0].as_py()
         text = shown(Quoted(value.normalize()) if isinstance(value, Decimal) else value)
         raise InvalidInput(text=f"{text} is not a time in {_UNITS[digits]} since 1970") from error
 
@@ -63,15 +65,3 @@ def _decimal(text: str) -> Decimal:
     if _NUMBER.fullmatch(text.strip()) is None:
         raise pa.ArrowInvalid(text)
     return Decimal(text.strip())
-
-
-def _first_refused(values: pa.Array, digits: int, target: pa.DataType) -> object:
-    while len(values) > 1:
-        half = values.slice(0, len(values) // 2)
-        try:
-            _timestamps(half, digits, target)
-        except (pa.ArrowInvalid, ArithmeticError):
-            values = half
-        else:
-            values = values.slice(len(half))
-    return values[0].as_py()

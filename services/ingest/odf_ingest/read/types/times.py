@@ -48,7 +48,7 @@ def read_as(target: pa.DataType) -> pa.DataType:
 def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType = MICROSECONDS) -> pa.Array:
     """Return timestamps of `target`, or of `read_as(target)`; RFC 3339 unless a format is given.
 
-    Raises `InvalidInput`.
+    Raises `ValueError`; for a single string `InvalidInput` that explains it.
     """
     digits = epoch_digits(format_text)
     if digits is not None:
@@ -63,16 +63,17 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
     try:
         return read(texts, read_as(target))
     except pa.ArrowInvalid as error:
-        first = _first_refused(texts, partial(read, type_=read_as(target)))
-        is_far = target.unit == "ns" and _reads(first, partial(read, type_=MICROSECONDS))
+        if len(texts) > 1:
+            raise
+        is_far = target.unit == "ns" and _reads(texts, partial(read, type_=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262; declare fewer digits" if is_far else ""
-        text = first[0].as_py()
+        text = texts[0].as_py()
         hint = reach or epoch_hint(text) or f"; {WRITE_TIME}"
         raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}{hint}") from error
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
-    """Return dates; `YYYY-MM-DD` unless a format is given. Raises `InvalidInput`."""
+    """Return dates; `YYYY-MM-DD` unless a format is given. Raises errors as `to_timestamps` does."""
     how = None if format_text is None else time_format(format_text)
 
     def read(some: pa.Array) -> pa.Array:
@@ -84,16 +85,9 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     try:
         return read(texts)
     except pa.ArrowInvalid as error:
-        first = _first_refused(texts, read)
-        raise InvalidInput(text=f"{shown(first[0].as_py())} is not a value of DATE; {WRITE_DATE}") from error
-
-
-def _first_refused(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return the first string that cannot be parsed; there is one."""
-    while len(texts) > 1:
-        half = texts.slice(0, len(texts) // 2)
-        texts = texts.slice(len(half)) if _reads(half, read) else half
-    return texts
+        if len(texts) > 1:
+            raise
+        raise InvalidInput(text=f"{shown(texts[0].as_py())} is not a value of DATE; {WRITE_DATE}") from error
 
 
 def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
