@@ -419,34 +419,15 @@ def test_a_stream_of_arrow_batches(world: World) -> None:
     assert [(op, id_) for op, id_, _ in rows] == [*AFTER[LEDGER], (0, 6)]
 
 
-def test_a_poll_of_files(world: World) -> None:
+@pytest.mark.parametrize("bad", [(), ("no JSON",)], ids=["", "bad rows"])
+def test_a_poll_of_files(world: World, bad: tuple[str, ...]) -> None:
     folder = world.folder / "polled"
     folder.mkdir()
 
     def poll(name: str, *rows: str) -> Act:
         def act(process: Process) -> None:
-            (folder / name).write_text("\n".join((*rows, "")))
-            process.poll()
-
-        return act
-
-    rows = world.require_whole(
-        SetPollingSource(fetch=FetchStepFilesGlob(path=f"{folder}/*.json"), read=STEP, merge=LEDGER),
-        before=poll("1.json", *FIRST),
-        act=poll("2.json", *SECOND),
-        after=poll("3.json", *THIRD),
-    )
-    assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]
-
-
-def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
-    folder = world.folder / "polled"
-    folder.mkdir()
-
-    def poll(name: str, *rows: str) -> Act:
-        def act(process: Process) -> None:
-            settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
-            save_settings(process.blobs, DATASET, "default", settings)
+            choice = BadRecords.DEAD_LETTER if bad else BadRecords.AUTO
+            save_settings(process.blobs, DATASET, "default", SourceSettings(bad_records=choice))
             (folder / name).write_text("\n".join((*rows, "")))
             process.poll()
 
@@ -454,13 +435,13 @@ def test_a_poll_of_files_whose_bad_rows_are_rejected(world: World) -> None:
 
     def last(process: Process) -> None:
         poll("3.json", *THIRD)(process)
-        assert source_progress(process.state.source_states["default"]).rejected == 1
+        assert source_progress(process.state.source_states["default"]).rejected == len(bad)
         assert {(one.offset, one.value) for one in process.bus.letters} <= {(0, b"no JSON")}
 
     rows = world.require_whole(
         SetPollingSource(fetch=FetchStepFilesGlob(path=f"{folder}/*.json"), read=STEP, merge=LEDGER),
         before=poll("1.json", *FIRST),
-        act=poll("2.json", "no JSON", *SECOND),
+        act=poll("2.json", *bad, *SECOND),
         after=last,
     )
     assert [(op, id_) for op, id_, _ in rows] == AFTER[LEDGER]

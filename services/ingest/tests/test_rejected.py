@@ -47,11 +47,13 @@ def rejected(make_bench: Any) -> Any:
     )
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)
-    position = SourcePosition(
-        topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 8})}
-    ).with_rejected(3)
-    commit(bench, position)
+    commit(bench, position_at(8, rejected=3))
     return made, letters, bench
+
+
+def position_at(offset: int, topic_id: str = "one", *, rejected: int) -> SourcePosition:
+    topic = TopicPosition(topic_id=topic_id, next={0: offset})
+    return SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(rejected)
 
 
 def a_batch(topic_id: str = "one", *, start: int = 0) -> MessageBatch:
@@ -85,7 +87,6 @@ def bury(
 
 
 def commit(bench: Any, position: SourcePosition) -> None:
-
     state = SourceState(source_name="default", kind=KIND, value=position.text())
     bench.propose(AddData(new_source_state=state))
 
@@ -164,8 +165,7 @@ def test_a_letter_that_was_cut_is_not_retried_and_stays_open(rejected: Any) -> N
 def test_a_message_rejected_after_all_were_handled_is_counted(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
-    topic = TopicPosition(topic_id="one", next={0: 10})
-    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(4))
+    commit(bench, position_at(10, rejected=4))
     assert made.count(bench.dataset) == 1
     assert offsets(made.open(bench.dataset)) == [9]
 
@@ -173,12 +173,9 @@ def test_a_message_rejected_after_all_were_handled_is_counted(rejected: Any) -> 
 def test_a_later_topic_of_the_same_name_has_separate_messages(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
-    fresh = SourcePosition(
-        topics={"odf.push.a.default": TopicPosition(topic_id="two", next={0: 0})}
-    ).with_rejected(3)
+    fresh = position_at(0, "two", rejected=3)
     bury(bench, 1, "of another topic", "two", position=fresh)
-    topic = TopicPosition(topic_id="two", next={0: 2})
-    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(4))
+    commit(bench, position_at(2, "two", rejected=4))
     assert [letter.reason for letter in made.open(bench.dataset)][-1] == "of another topic"
     assert made.count(bench.dataset) == 1
 
@@ -186,14 +183,11 @@ def test_a_later_topic_of_the_same_name_has_separate_messages(rejected: Any) -> 
 def test_a_message_rejected_again_after_a_reset_is_open_again(rejected: Any) -> None:
     made, _, bench = rejected
     made.drop(bench.dataset, [])
-    before = SourcePosition(
-        topics={"odf.push.a.default": TopicPosition(topic_id="one", next={0: 2})}
-    ).with_rejected(1)
+    before = position_at(2, rejected=1)
     commit(bench, before)  # as a reset would leave it
     assert made.count(bench.dataset) == 0
     bury(bench, 5, "again", position=before, start=2)
-    topic = TopicPosition(topic_id="one", next={0: 8})
-    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(2))
+    commit(bench, position_at(8, rejected=2))
     assert made.count(bench.dataset) == 1
     assert {letter.offset for letter in made.open(bench.dataset)} == {2, 5}
 
@@ -217,8 +211,7 @@ def test_a_message_rejected_again_after_a_reset_to_the_beginning_is_open_again(r
     commit(bench, SourcePosition())  # as a reset to before the first batch would leave it
     for offset in (1, 2, 5):
         bury(bench, offset, "again")
-    topic = TopicPosition(topic_id="one", next={0: 8})
-    commit(bench, SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(3))
+    commit(bench, position_at(8, rejected=3))
     assert made.count(bench.dataset) == 3
     assert offsets(made.open(bench.dataset)) == [1, 2, 5]
 
