@@ -1,11 +1,13 @@
 """The types that text formats are parsed to, and tables in their declared types."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.data.time_format import epoch_digits
@@ -16,6 +18,7 @@ from odf_ingest.read.types.kinds import UUID, TimeFormats
 from odf_ingest.read.types.times import read_as
 
 _ROWS_PER_PIECE: Final = 4
+_REPEATED_VALUES: Final = 8  # different ones that are sought by their equals
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
@@ -78,37 +81,41 @@ def unconvertible_values(
 ) -> Iterator[tuple[int, str]]:
     """Yield the rows of one column that cannot be converted, in order, and why; not all of them after `most`.
 
-    Equal values are converted once, and good values in large groups: the cost grows with the number of different bad
-    ones.
+    Good values are converted in large groups, and a few bad ones are sought by their equals: the cost grows with the
+    number of different bad ones.
     """
     start = 0
     for values in column.chunks:
         if not is_convertible(values, target, formats):
-            distinct = _distinct(values)
-            if distinct is None:
-                found = _refused_values(values, target, formats)
-            else:
-                found = _rows_of(
-                    distinct, islice(_refused_values(distinct.dictionary, target, formats), most)
-                )
-            yield from ((start + row, why) for row, why in found)
+            for row, why in sorted(_refused_rows(values, target, formats, most).items()):
+                yield start + row, why
         start += len(values)
 
 
-def _distinct(values: pa.Array) -> pa.DictionaryArray | None:
-    """Return values by their distinct ones; None if most differ, or if equal ones may be converted differently."""
-    type_ = values.type
-    if not (kind.is_integer(type_) or kind.is_string(type_) or kind.is_large_string(type_)):
-        return None
-    distinct = values.dictionary_encode()
-    return distinct if 2 * len(distinct.dictionary) <= len(values) else None
+def _refused_rows(
+    values: pa.Array, target: pa.Field, formats: TimeFormats, most: int | None
+) -> dict[int, str]:
+    """Return rows of values, not all of which can be converted: the first ones up to `most`, and more equal to them."""
+    rows, faults = np.arange(len(values)), dict[int, str]()
+    for _ in range(_REPEATED_VALUES):
+        found = next(_refused_values(values, target, formats), None)
+        if found is None or not _has_equals(values[found[0]]):
+            break
+        is_bad = pc.fill_null(pc.equal(values, values[found[0]]), fill_value=False)
+        places = is_bad.to_numpy(zero_copy_only=False)
+        faults |= dict.fromkeys(map(int, rows[places]), found[1])
+        values, rows = values.filter(pc.invert(is_bad)), rows[~places]
+        if is_convertible(values, target, formats):
+            return faults
+    rest = islice(_refused_values(values, target, formats), most)
+    return faults | {int(rows[row]): why for row, why in rest}
 
 
-def _rows_of(distinct: pa.DictionaryArray, refused: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    whys = dict(refused)
-    places = distinct.indices.fill_null(-1).to_numpy()
-    for row in np.flatnonzero(np.isin(places, list(whys))):
-        yield int(row), whys[int(places[row])]
+def _has_equals(value: pa.Scalar) -> bool:
+    """Return whether values that equal one are converted alike: 0.0 and -0.0 are not, and NaN equals none."""
+    if kind.is_floating(value.type):
+        return bool(value.as_py()) and not math.isnan(value.as_py())
+    return bool(kind.is_integer(value.type) or kind.is_string(value.type) or kind.is_large_string(value.type))
 
 
 def _refused_values(
