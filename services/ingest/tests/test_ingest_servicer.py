@@ -29,7 +29,7 @@ from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
 from odf_ingest.read.arrow_ipc import row_stream
-from odf_ingest.source_settings import SourceSettings, save_settings
+from odf_ingest.source_settings import DAY_MS, UNLIMITED, Duration, SourceSettings, save_settings
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
 OTHER = a_dataset("other")
@@ -364,7 +364,9 @@ def test_rejected_messages_are_settled_as_requested(servicer: Any, bench: Any) -
 
 
 def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, bench: Any) -> None:
-    settings = SimpleNamespace(shown=lambda: {"watermarkDelay": "1h"}, chosen=lambda: ["watermarkDelay"])
+    settings = SimpleNamespace(
+        shown=lambda: {"watermarkDelay": "1h"}, chosen=lambda: ["watermarkDelay"], max_future=Duration(DAY_MS)
+    )
     source = SimpleNamespace(
         name="default",
         topic="topic",
@@ -411,6 +413,9 @@ def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, ben
         assert (one.late.records, one.late.most, one.late.proposed_delay) == (2, "1m1s", "2m")
         assert one.future == wire.FutureRecords(records=3, offset=7, time="1970-01-01T00:00:00Z")
     assert changes == [("default", {"watermarkDelay": "1h"})]
+    settings.max_future = UNLIMITED  # then such times are meant
+    (one,) = servicer.ShowSources(wire.SourceRequest(ref="cities"), ACTIVE).sources
+    assert not one.HasField("future")
 
 
 def test_a_source_is_resumed_and_a_message_skipped(servicer: Any, bench: Any) -> None:

@@ -311,7 +311,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 waiting=source.waiting,
                 settings=source.settings.shown(),
                 late=_late(source.late),
-                future=_future(source.late),
+                future=_future(source.late) if source.settings.max_future.is_limited else None,
                 changed=source.settings.chosen(),
             )
             for source in self._control.show(entry, name)
