@@ -1,14 +1,18 @@
 """Data at the end of a buffer is read, and nothing beyond it."""
 
 import struct
+import time
+from dataclasses import is_dataclass
 
 import pytest
 
 from odf_common.chain.fold import event_tag
-from odf_common.codec.flatbuffers import decode_event
+from odf_common.codec.flatbuffers import decode_event, decode_message
 from odf_common.codec.flatbuffers.untrusted_buffer import Source
+from odf_common.codec.model_schema import fields_of
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DisablePollingSource
+from odf_common.metadata import data_schema, engine_messages, events, fetching, manifest_contents, steps
+from odf_common.metadata.events import AttachmentsEmbedded, DisablePollingSource
 
 
 def table_before_vtable(length: int, size: int, *slots: int) -> bytes:
@@ -28,10 +32,32 @@ def test_a_vtable_and_a_table_may_end_with_the_buffer() -> None:
     assert Source(vtable_before_table(6, b"xx")).vtable(4) == ((), 6)
 
 
-@pytest.mark.parametrize("slots", [32, 33, 34])
-def test_a_vtable_has_as_many_slots_as_it_declares(slots: int) -> None:
+@pytest.mark.parametrize("slots", [31, 32, 33, 32_000])
+def test_a_vtable_has_the_slots_that_it_declares_up_to_those_of_any_table(slots: int) -> None:
     raw = table_before_vtable(4 + 2 * slots, 4, *range(slots))
-    assert Source(raw).vtable(0) == (tuple(range(slots)), 4)
+    assert Source(raw).vtable(0) == (tuple(range(min(slots, 32))), 4)
+
+
+def test_no_table_has_more_slots_than_are_read() -> None:
+    tables = {
+        cls
+        for module in (data_schema, engine_messages, events, fetching, manifest_contents, steps)
+        for cls in vars(module).values()
+        if is_dataclass(cls) and isinstance(cls, type) and cls.__module__ == module.__name__
+    }
+    assert max(field.slot for cls in tables for field in fields_of(cls)) < 32
+
+
+def test_tables_that_share_a_long_vtable_are_read_quickly() -> None:
+    count, slots = 20_000, 32_000
+    head = struct.pack("<I3HxxiI", 12, 6, 8, 4, 8, 4)  # the only field of the root is the vector that follows
+    vector = struct.pack("<I", count) + b"".join(struct.pack("<I", 4 * (count - n)) for n in range(count))
+    item = struct.pack("<iII", -12, 4, 0)  # both of its fields are the empty string at its end
+    vtable = struct.pack("<4H", 8 + 2 * slots, 8, 4, 4) + b"\x01" * 2 * slots
+    begun = time.process_time()
+    read = decode_message(AttachmentsEmbedded, head + vector + item + vtable)
+    assert len(read.items) == count
+    assert time.process_time() - begun < 1.0
 
 
 @pytest.mark.parametrize(

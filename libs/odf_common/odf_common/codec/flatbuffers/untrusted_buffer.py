@@ -14,7 +14,8 @@ _MAX_READ_FACTOR: Final = 4  # how many times the buffer's size may be read
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _VTABLE_HEAD: Final = struct.Struct("<HH")
-_VTABLES: Final = tuple(struct.Struct(f"<{count}H") for count in range(33))
+_MAX_SLOTS: Final = 32  # more than any table of ours has
+_VTABLES: Final = tuple(struct.Struct(f"<{count}H") for count in range(_MAX_SLOTS + 1))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -59,7 +60,10 @@ class Source:
             raise InvalidInput(text="too many references lead to the same bytes")
 
     def vtable(self, position: int) -> tuple[tuple[int, ...], int]:
-        """Return the field positions, by slot, of the table at `position`, and the table's size in bytes."""
+        """Return the field positions, by slot, of the table at `position`, and the table's size in bytes.
+
+        Slots beyond those of any table are left out: many tables may share one vtable, which the budget does not count.
+        """
         raw = self.raw
         where = position - int(_I32.unpack_from(raw, position)[0])
         if where < 0 or where + 4 > self.size:
@@ -68,6 +72,5 @@ class Source:
         if length < 4 or length % 2 or where + length > self.size or position + size > self.size or size < 4:
             raise InvalidInput(text="a vtable or its table exceeds the buffer")
         self.spend(size)
-        count = (length - 4) // 2
-        layout = _VTABLES[count] if count < len(_VTABLES) else struct.Struct(f"<{count}H")
-        return layout.unpack_from(raw, where + 4), size
+        count = min((length - 4) // 2, _MAX_SLOTS)
+        return _VTABLES[count].unpack_from(raw, where + 4), size
