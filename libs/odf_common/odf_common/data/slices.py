@@ -14,12 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
 
+from odf_common.data.decoded_size import max_decoded_bytes, parquet_text_bytes
 from odf_common.data.null_structs import without_nulls_behind_nulls
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import TRANSIENT_ERRNOS, InvalidInput, NotFound, VerificationFailed
@@ -31,7 +30,8 @@ _NO_MEMORY: Final = os.strerror(errno.ENOMEM)
 _VALUE_BYTES: Final = 8  # of a decoded value, approximately
 _HARMLESS_BYTES: Final = 1 << 28  # decoded, that are allowed for a file of any size
 _MAX_INFLATION: Final = 4096  # ratio of decoded to stored bytes; honest files stay below it
-_MAX_FOREIGN_BYTES: Final = 1 << 34  # decoded, of an untrusted file, which is read as a whole
+# Decoded, of an untrusted file, which is read as a whole.
+_MAX_FOREIGN_BYTES: Final = max_decoded_bytes(1 << 34)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,34 +90,12 @@ def read_foreign_slice(file: Path, records: int) -> pa.Table:
         if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS_BYTES:
             why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"
             raise CorruptSlice(file=file.name, why=why)
-        columns = [parquet.schema.column(index) for index in range(len(parquet.schema))]
-        texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-    with _reading(file), pq.ParquetFile(file, memory_map=True, read_dictionary=texts) as parquet:
-        written_out = 0
-        for group in range(parquet.num_row_groups):
-            for column in parquet.read_row_group(group, columns=texts, use_threads=False).columns:
-                written_out += sum(_text_bytes(chunk) for chunk in column.chunks)
-            if written_out > limit:
-                size = file.stat().st_size
-                raise CorruptSlice(
-                    file=file.name, why=f"{size} bytes expand to at least {written_out} bytes of strings"
-                )
+        written_out = parquet_text_bytes(file, limit)
+        if written_out > limit:
+            size = file.stat().st_size
+            why = f"{size} bytes expand to at least {written_out} bytes of strings"
+            raise CorruptSlice(file=file.name, why=why)
     return read_slice(file)
-
-
-def _text_bytes(values: pa.Array) -> int:
-    """Return the size in bytes of dictionary-encoded strings when they are expanded."""
-    if kind.is_dictionary(values.type):
-        lengths = np.diff(_ends(values.dictionary))
-        return int(lengths[values.indices.drop_null().to_numpy()].sum())
-    if kind.is_struct(values.type):
-        return sum(_text_bytes(values.field(index)) for index in range(values.type.num_fields))
-    return _text_bytes(values.values) if kind.is_list(values.type) else 0
-
-
-def _ends(texts: pa.Array) -> npt.NDArray[np.int64]:
-    ends = np.frombuffer(texts.buffers()[1] or bytes(4), np.int32)
-    return ends[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
 
 
 def hash_slice(file: Path) -> Multihash:
@@ -194,7 +172,8 @@ def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = Non
         )
     size, limit = file.stat().st_size, limit or _decoded_limit(file, sys.maxsize)
     if _decoded(metadata) > limit:
-        raise CorruptSlice(file=file.name, why=f"{size} bytes claim to contain {metadata.num_rows} records")
+        why = f"{size} bytes claim to contain {metadata.num_rows} records, more than {limit >> 20} MiB of values"
+        raise CorruptSlice(file=file.name, why=why)
     # Not by column: Arrow aborts the process for a column chunk with damaged metadata.
     inflated = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     if inflated > limit:
