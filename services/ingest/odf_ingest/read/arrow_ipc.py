@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.decoded_size import expanded_bytes
 from odf_common.data.json_values import plain, record_rows
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read.arrow_messages import decompressed_bytes, stream_of
 from odf_ingest.read.format import infer_records, read_records
 from odf_ingest.read.types.kinds import UUID
 from odf_ingest.read.types.known_columns import continued
@@ -25,11 +27,11 @@ from odf_ingest.read.whole_table import (
     decode_schema,
     decode_table,
     place,
+    require_bounded,
     require_distinct,
     with_columns,
 )
 
-MAGIC: Final = b"ARROW1"  # begins the file format; a stream begins with its schema
 STREAM: Final = b"\xff\xff\xff\xff"  # before each of its parts; no text begins so
 
 
@@ -42,12 +44,15 @@ class ReadArrowIpc(ReadStepParquet):
 def _decode(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Table:
     table = _read(source)
     require_storable(table.schema)
+    require_bounded(sum(expanded_bytes(chunk) for column in table.columns for chunk in column.chunks))
     return _decoded(table)
 
 
 def _read(source: pa.NativeFile) -> pa.Table:
+    stream = stream_of(source)
     try:
-        table = _opened(source).read_all().replace_schema_metadata(None)
+        require_bounded(decompressed_bytes(stream))
+        table = pa.ipc.open_stream(stream).read_all().replace_schema_metadata(None)
         table.validate(full=True)  # offsets that leave their buffer would crash a reader
         return table
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -57,7 +62,7 @@ def _read(source: pa.NativeFile) -> pa.Table:
 @decode_schema.register(ReadArrowIpc)
 def _columns(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Schema:
     try:
-        schema = _opened(source).schema
+        schema = pa.ipc.open_stream(stream_of(source)).schema
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"is not Arrow data: {error}") from error
     require_storable(schema)
@@ -108,12 +113,6 @@ def _infer(step: ReadArrowIpc, values: Sequence[bytes], base: pa.Schema | None) 
         with suppress(InvalidInput):
             base = continued(base, _read(pa.BufferReader(value)).schema)
     return pa.schema([]) if base is None else base
-
-
-def _opened(source: pa.NativeFile) -> pa.RecordBatchReader | pa.ipc.RecordBatchFileReader:
-    is_file = source.read(len(MAGIC)) == MAGIC
-    source.seek(0)
-    return pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

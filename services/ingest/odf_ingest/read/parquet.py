@@ -5,11 +5,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_common.data.decoded_size import parquet_text_bytes
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.whole_table import decode_schema, decode_table
+from odf_ingest.read.whole_table import MAX_DECODED_BYTES, decode_schema, decode_table, require_bounded
 
-MAX_DECODED_BYTES: Final = 4 * 1024**3  # of one file or message, by what its footer claims
 _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more
 
 
@@ -17,7 +17,8 @@ _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value;
 def _decode(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
     try:
         with pq.ParquetFile(source) as file:
-            _require_bounded(file.metadata)
+            require_bounded(_claimed_bytes(file.metadata))
+            require_bounded(parquet_text_bytes(source, MAX_DECODED_BYTES))
             table = file.read().replace_schema_metadata(None)
         table.validate(full=True)
         return table
@@ -33,8 +34,8 @@ def _columns(step: ReadStepParquet, source: pa.NativeFile) -> pa.Schema:
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
 
 
-def _require_bounded(footer: pq.FileMetaData) -> None:
-    """Raise `InvalidInput` if the values that the footer claims need too much memory."""
+def _claimed_bytes(footer: pq.FileMetaData) -> float:
+    """Return the bytes of the values that a footer claims; raises `InvalidInput` if it cannot be true."""
     size = 0.0
     for group in range(footer.num_row_groups):
         row_group = footer.row_group(group)
@@ -44,8 +45,4 @@ def _require_bounded(footer: pq.FileMetaData) -> None:
                     text="is not a Parquet file: its footer claims a negative number of values"
                 )
             size += max(column.num_values, row_group.num_rows) * _WIDTHS.get(column.physical_type, 8)
-    if size > MAX_DECODED_BYTES:
-        text = (
-            f"the Parquet file decodes to {size / 1024**3:.1f} GiB; up to {MAX_DECODED_BYTES >> 30} are read"
-        )
-        raise InvalidInput(text=f"{text}: split it")
+    return size

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.decoded_size import max_decoded_bytes, row_width
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
@@ -27,7 +28,17 @@ PLAIN_LAYOUTS: Final[Mapping[pa.DataType, pa.DataType]] = {
     pa.string_view(): pa.large_string(),
     pa.binary_view(): pa.large_binary(),
 }
+MAX_DECODED_BYTES: Final = max_decoded_bytes(4 << 30)  # of one file or message
 _FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
+
+
+def require_bounded(size: float) -> None:
+    """Raise `InvalidInput` if the values of a table need too much memory."""
+    if size > MAX_DECODED_BYTES:
+        text = (
+            f"it decodes to {size / 1024**2:,.0f} MiB; up to {MAX_DECODED_BYTES / 1024**2:,.0f} are read here"
+        )
+        raise InvalidInput(text=f"{text}: split it")
 
 
 @singledispatch
@@ -123,6 +134,8 @@ def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
                 if not kind.is_null(column.type)
             ]
         )
+    # Columns without a type, or that are missing, take no memory before they are filled with nulls.
+    require_bounded(len(table) * sum(row_width(column.type) for column in schema))
     require_distinct([name for name in table.column_names if name in schema.names])
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:

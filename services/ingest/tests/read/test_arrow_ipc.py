@@ -1,5 +1,6 @@
 import contextlib
 import io
+from collections.abc import Callable
 from decimal import Decimal
 
 import pyarrow as pa
@@ -9,17 +10,23 @@ from odf_common.errors import InvalidInput
 from odf_ingest.read import infer_batch, read_batch
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 
+Encode = Callable[..., bytes]
 
-def stream_of(table: pa.Table) -> bytes:
+
+def stream_of(table: pa.Table, compression: str | None = None) -> bytes:
     sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
 
-def file_of(table: pa.Table) -> bytes:
+def file_of(table: pa.Table, compression: str | None = None) -> bytes:
     sink = io.BytesIO()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.ipc.new_file(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as writer:
         writer.write_table(table)
     return sink.getvalue()
 
@@ -29,6 +36,67 @@ def test_both_the_stream_and_the_file_format_are_read(encode: object) -> None:
     table = pa.table({"a": [1, None], "b": ["x", "y"]})
     raw = encode(table)  # type: ignore[operator]
     assert read_batch(ReadArrowIpc(), raw, None).to_pylist() == table.to_pylist()
+
+
+@pytest.mark.parametrize("encode", [stream_of, file_of])
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_compressed_and_encoded_columns_are_read(encode: Encode, compression: str | None) -> None:
+    texts = pa.array(["x", None, "x", "y"])
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([3, 4], pa.int32()), pa.array(["p", "q"]))
+    table = pa.table({"a": range(4), "b": texts.dictionary_encode(), "c": runs, "d": pa.nulls(4)})
+    read = read_batch(
+        ReadArrowIpc(), encode(table, compression), pa.schema([("b", pa.string()), ("c", pa.string())])
+    )
+    assert read.to_pydict() == {"b": ["x", None, "x", "y"], "c": ["p", "p", "p", "q"]}
+
+
+ROWS = 2**31 - 1  # more, Arrow does not write
+LONG = pa.array(["x" * 1_000_000])
+REPEATED = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int8()), LONG)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.RunEndEncodedArray.from_arrays(pa.array([ROWS], pa.int32()), pa.array([7])),
+        pa.RunEndEncodedArray.from_arrays(pa.array([100_000], pa.int32()), LONG),
+        pa.nulls(ROWS),
+        REPEATED,
+        pa.StructArray.from_arrays([REPEATED], ["text"]),
+        pa.ListArray.from_arrays(pa.array([0, 100_000], pa.int32()), REPEATED),
+    ],
+    ids=["runs", "runs-of-text", "nulls", "dictionary", "in-a-struct", "in-a-list"],
+)
+def test_a_few_bytes_that_stand_for_many_are_refused_before_they_take_memory(column: pa.Array) -> None:
+    raw = stream_of(pa.table({"a": column}))
+    with pytest.raises(InvalidInput, match=r"it decodes to .* MiB; up to .* are read here: split it"):
+        read_batch(ReadArrowIpc(), raw, pa.schema([("a", pa.int64())]))
+    assert len(raw) < 2_000_000
+
+
+@pytest.mark.parametrize("encode", [stream_of, file_of])
+def test_a_compressed_buffer_that_claims_many_bytes_is_refused_before_they_are_allocated(
+    encode: Encode,
+) -> None:
+    size = 8 * 10_000
+    raw = encode(pa.table({"a": [7] * 10_000}), "zstd")
+    claimed = size.to_bytes(8, "little")
+    assert raw.count(claimed) == 1
+    with pytest.raises(InvalidInput, match="it decodes to 1,048,576 MiB"):
+        read_batch(ReadArrowIpc(), raw.replace(claimed, (2**40).to_bytes(8, "little")), None)
+
+
+def test_messages_that_only_the_footer_of_a_file_names_are_not_read() -> None:
+    hidden, shown = file_of(pa.table({"a": [1, 2, 3]})), stream_of(pa.table({"a": [1]}))
+    raw = hidden[:8] + shown + hidden[8 + len(shown) :]
+    assert len(read_batch(ReadArrowIpc(), raw, None)) == 1
+
+
+@pytest.mark.parametrize("length", [-1, 10**6])
+def test_a_file_with_a_wrong_footer_is_refused(length: int) -> None:
+    raw = file_of(pa.table({"a": [1]}))
+    with pytest.raises(InvalidInput, match="is not Arrow data: its footer is cut off"):
+        read_batch(ReadArrowIpc(), raw[:-10] + length.to_bytes(4, "little", signed=True) + raw[-6:], None)
 
 
 def test_declared_columns_are_chosen_by_name_and_cast() -> None:

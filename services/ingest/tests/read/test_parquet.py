@@ -9,7 +9,7 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read import infer_batch, parquet, read_batch
+from odf_ingest.read import infer_batch, read_batch, whole_table
 
 
 def file_of(table: pa.Table) -> bytes:
@@ -122,8 +122,26 @@ def test_a_small_file_that_claims_many_values_is_refused(monkeypatch: pytest.Mon
     pq.write_table(pa.table({"n": pa.array([7] * 1_000_000), "b": pa.array([True] * 1_000_000)}), file)
     assert len(file.getvalue()) < 20_000
     assert read_batch(ReadStepParquet(), file.getvalue(), None).num_rows == 1_000_000
-    monkeypatch.setattr(parquet, "MAX_DECODED_BYTES", 8_124_999)
-    with pytest.raises(InvalidInput, match="the Parquet file decodes to"):
+    monkeypatch.setattr(whole_table, "MAX_DECODED_BYTES", 8_124_999)
+    with pytest.raises(InvalidInput, match="it decodes to 8 MiB; up to 8 are read here: split it"):
         read_batch(ReadStepParquet(), file.getvalue(), None)
-    monkeypatch.setattr(parquet, "MAX_DECODED_BYTES", 8_125_000)
+    monkeypatch.setattr(whole_table, "MAX_DECODED_BYTES", 8_125_000)
     assert read_batch(ReadStepParquet(), file.getvalue(), None).num_rows == 1_000_000
+
+
+def test_a_small_file_that_has_a_long_string_for_every_row_is_refused_unread() -> None:
+    rows, text = 100_000, "x" * 1_000_000
+    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
+    file = io.BytesIO()
+    pq.write_table(pa.table({"v": texts}), file, store_schema=False)
+    assert len(file.getvalue()) < 200_000
+    with pytest.raises(InvalidInput, match="it decodes to 95,367 MiB"):
+        read_batch(ReadStepParquet(), file.getvalue(), None)
+
+
+def test_columns_that_a_file_of_many_rows_lacks_are_not_filled_before_they_are_counted() -> None:
+    rows, file = 5_000_000, io.BytesIO()
+    pq.write_table(pa.table({"b": pa.array([True] * rows)}), file)
+    wanted = pa.schema([("b", pa.bool_()), *((f"c{number}", pa.int64()) for number in range(1000))])
+    with pytest.raises(InvalidInput, match="it decodes to 38,148 MiB"):
+        read_batch(ReadStepParquet(), file.getvalue(), wanted)
