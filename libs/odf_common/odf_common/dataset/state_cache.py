@@ -22,6 +22,9 @@ from odf_common.ports.store import BlobStore, RefStore, block_reader
 log = structlog.stdlib.get_logger(__name__)
 
 MAX_CACHED_STATES: Final = 20_000  # states cached in this process, a few kilobytes each
+# Of all of them, encoded. Descriptions, attachments and sources are of any size, and others may push them.
+MAX_CACHED_BYTES: Final = 256 * 1024**2
+LARGEST_SHARE: Final = 16  # a state that takes more than one part in so many is not kept
 # While the cache is full, only one of this number of states that are merely read replaces the oldest.
 READS_PER_ADMISSION: Final = 16
 
@@ -57,14 +60,23 @@ class ChainStates:
     """States of all chains of this node; thread-safe."""
 
     def __init__(
-        self, blobs: BlobStore, refs: RefStore, cache: StateCache, *, capacity: int = MAX_CACHED_STATES
+        self,
+        blobs: BlobStore,
+        refs: RefStore,
+        cache: StateCache,
+        *,
+        capacity: int = MAX_CACHED_STATES,
+        capacity_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
         """Blocks are read from `blobs` when neither this process nor `cache` has the state."""
         self._blobs = blobs
         self._refs = refs
         self._cache = cache
         self._states: OrderedDict[DatasetId, ChainState] = OrderedDict()
+        self._sizes: dict[DatasetId, int] = {}  # of the same datasets
+        self._bytes = 0
         self._capacity = capacity
+        self._capacity_bytes = capacity_bytes
         self._passed_over = 0
         self._lock = threading.Lock()
 
@@ -83,12 +95,14 @@ class ChainStates:
             latest = self._states.get(dataset)
         if latest is not None and latest.head == head:
             return latest
-        cached = self._cached(dataset)
+        raw = self._cache.get(dataset)
+        cached = None if raw is None else _decoded(raw)
         starts = {state.head: state for state in (latest, cached) if state is not None}
         state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
-        self._keep(dataset, state, is_new=False)
-        if cached is None or cached.head != head:
-            self._cache.put(dataset, state_to_bytes(state))
+        if raw is not None and cached is not None and cached.head == head:
+            self._keep(dataset, state, len(raw), is_new=False)
+        else:
+            self._store(dataset, state, is_new=False)
         return state
 
     def state_at(self, dataset: DatasetId, block: Multihash) -> ChainState:
@@ -102,24 +116,22 @@ class ChainStates:
 
     def remember(self, state: ChainState) -> None:
         """Cache the state of a new head."""
-        self._keep(state.dataset_id, state, is_new=True)
-        self._cache.put(state.dataset_id, state_to_bytes(state))
+        self._store(state.dataset_id, state, is_new=True)
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop the state of a deleted dataset."""
         with self._lock:
-            self._states.pop(dataset, None)
+            self._drop(dataset)
         self._cache.forget(dataset)
 
-    def _cached(self, dataset: DatasetId) -> ChainState | None:
-        raw = self._cache.get(dataset)
-        if raw is None:
-            return None
-        try:
-            return state_from_bytes(raw)
-        except InvalidInput:
-            # Written by another version of this code: fold again.
-            return None
+    def _store(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
+        raw = state_to_bytes(state)
+        self._keep(dataset, state, len(raw), is_new=is_new)
+        self._cache.put(dataset, raw)
+
+    def _drop(self, dataset: DatasetId) -> None:
+        self._states.pop(dataset, None)
+        self._bytes -= self._sizes.pop(dataset, 0)
 
     def _folded(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
         """Fold from the highest known state on the chain, else from the seed."""
@@ -138,8 +150,10 @@ class ChainStates:
         """Return the number of cached states."""
         return len(self._states)
 
-    def _keep(self, dataset: DatasetId, state: ChainState, *, is_new: bool) -> None:
-        """Cache a state; if the cache is full, only one of `READS_PER_ADMISSION` states that are merely read.
+    def _keep(self, dataset: DatasetId, state: ChainState, size: int, *, is_new: bool) -> None:
+        """Cache a state of `size` bytes, unless it is too large.
+
+        If the cache is full, only one of `READS_PER_ADMISSION` states that are merely read is kept.
 
         A scan over more datasets than fit would otherwise evict each state just before the next scan needs it.
         """
@@ -149,10 +163,22 @@ class ChainStates:
                 if self._passed_over < READS_PER_ADMISSION:
                     return
                 self._passed_over = 0
+            self._drop(dataset)
+            if size > self._capacity_bytes // LARGEST_SHARE:
+                return
             self._states[dataset] = state
-            self._states.move_to_end(dataset)
-            while len(self._states) > self._capacity:
-                self._states.popitem(last=False)
+            self._sizes[dataset] = size
+            self._bytes += size
+            while len(self._states) > self._capacity or self._bytes > self._capacity_bytes:
+                self._drop(next(iter(self._states)))
+
+
+def _decoded(raw: bytes) -> ChainState | None:
+    """Return a cached state; None if another version of this code has written it, so that it is folded again."""
+    try:
+        return state_from_bytes(raw)
+    except InvalidInput:
+        return None
 
 
 def _noted(state: ChainState, past: ChainState | None) -> ChainState:

@@ -1,4 +1,4 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
@@ -7,11 +7,13 @@ from odf_testing.guarded import GuardedDict
 from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from structlog.testing import capture_logs
 
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import ChainState, Definitions
 from odf_common.dataset.state_cache import READS_PER_ADMISSION, ChainStates, NoStateCache
+from odf_common.dataset.state_codec import state_to_bytes
 from odf_common.errors import NotFound, Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 
 
@@ -229,6 +231,30 @@ def test_of_states_that_are_only_read_each_sixteenth_replaces_the_oldest() -> No
         is_kept.append(state.dataset_id in states._states)
 
     assert is_kept == [*[False] * (READS_PER_ADMISSION - 1), True] * 2
+
+
+def test_states_take_a_limited_number_of_bytes_and_a_large_one_is_folded_again() -> None:
+    blobs, refs, (one, two, large, *others) = stored_seeds(20)
+    large = replace(large, definitions=Definitions(info=SetInfo(description="x" * 2000)))
+    states = ChainStates(blobs, refs, NoStateCache(), capacity_bytes=16 * 1000)
+    for _ in range(3):
+        for state in (one, two, large):
+            states.remember(state)
+
+    assert (len(states), states._bytes) == (2, len(state_to_bytes(one)) + len(state_to_bytes(two)))
+    assert states.current(large.dataset_id) != large, "it is folded"
+
+    states = ChainStates(blobs, refs, NoStateCache(), capacity_bytes=16 * 1000)
+    described = [
+        replace(state, definitions=Definitions(info=SetInfo(description="x" * 700))) for state in others
+    ]
+    for state in described:
+        states.remember(state)
+    assert 15 * 1000 < states._bytes <= 16 * 1000
+    assert len(states) == states._bytes // len(state_to_bytes(described[0]))
+    states.forget(described[-1].dataset_id)
+    assert states._bytes == len(states) * len(state_to_bytes(described[0]))
+    assert states.current(described[-2].dataset_id) == described[-2], "the newest are kept"
 
 
 class FailingCache(DictCache):
