@@ -4,8 +4,6 @@ A file or message may have a value once, and say that millions of rows have it: 
 compressed buffer. Some hundred bytes can stand for more rows than any machine holds.
 """
 
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +19,6 @@ _MEMORY_SHARE: Final = (
     8  # one part of the memory in so many: tables are copied, and more than one is read at a time
 )
 _WIDTH: Final = 8  # bytes of a value whose type does not say it
-
-
-def max_decoded_bytes(most: int, memory_limit: Path = _MEMORY_LIMIT) -> int:
-    """Return how many bytes a stranger's table may have when decoded: an eighth of the memory, `most` at most."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):  # no such file, or it says "max"
-        memory = min(memory, int(memory_limit.read_text()))
-    return min(most, memory // _MEMORY_SHARE)
 
 
 def row_width(type_: pa.DataType) -> float:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as kind
 
-from odf_common.data.decoded_size import max_decoded_bytes, parquet_text_bytes
+from odf_common.data.decoded_size import parquet_text_bytes
 from odf_common.data.null_structs import without_nulls_behind_nulls
 from odf_common.data.stored_types import as_stored
 from odf_common.errors import TRANSIENT_ERRNOS, InvalidInput, NotFound, VerificationFailed
@@ -30,8 +30,7 @@ _NO_MEMORY: Final = os.strerror(errno.ENOMEM)
 _VALUE_BYTES: Final = 8  # of a decoded value, approximately
 _HARMLESS_BYTES: Final = 1 << 28  # decoded, that are allowed for a file of any size
 _MAX_INFLATION: Final = 4096  # ratio of decoded to stored bytes; honest files stay below it
-# Decoded, of an untrusted file, which is read as a whole.
-_MAX_FOREIGN_BYTES: Final = max_decoded_bytes(1 << 34)
+MAX_FOREIGN_BYTES: Final = 1 << 34  # decoded, of an untrusted file, which is read as a whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +76,15 @@ def read_slice(file: Path, columns: list[str] | None = None) -> pa.Table:
         return table.replace_schema_metadata(None)
 
 
-def read_foreign_slice(file: Path, records: int) -> pa.Table:
-    """Return the records of an untrusted file; raises `CorruptSlice` before reading takes much memory.
+def read_foreign_slice(file: Path, records: int, most: int = MAX_FOREIGN_BYTES) -> pa.Table:
+    """Return the records of an untrusted file; raises `CorruptSlice` before reading takes more than `most` bytes.
 
     If it has another number of `records`, that is refused here only if reading them would take much.
 
     A dictionary stores a string once, however many records have it: the expanded size is computed before expanding.
     """
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
-        limit = _decoded_limit(file, _MAX_FOREIGN_BYTES)
+        limit = _decoded_limit(file, most)
         _check_declared(parquet, file, limit)
         if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS_BYTES:
             why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"

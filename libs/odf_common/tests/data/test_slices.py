@@ -236,13 +236,10 @@ def test_a_strangers_slice_with_other_records_than_declared_is_refused_before_it
         read_foreign_slice(tmp_path / "s", 2)
 
 
-def test_a_strangers_large_slice_is_refused_whatever_its_blocks_declare(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_strangers_large_slice_is_refused_whatever_its_blocks_declare(tmp_path: Path) -> None:
     write_slice(a_slice(1000), tmp_path / "s")
-    monkeypatch.setattr(slices, "_MAX_FOREIGN_BYTES", 1000)
-    with pytest.raises(CorruptSlice, match="claim to contain 1000 records"):
-        read_foreign_slice(tmp_path / "s", 1000)
+    with pytest.raises(CorruptSlice, match="claim to contain 1000 records, more than 0 MiB of values"):
+        read_foreign_slice(tmp_path / "s", 1000, 1000)
     assert len(read_slice(tmp_path / "s")) == 1000
 
 

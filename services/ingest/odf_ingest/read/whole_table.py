@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.decoded_size import max_decoded_bytes, row_width
+from odf_common.adapters.memory import max_decoded_bytes
+from odf_common.data.decoded_size import row_width
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet

@@ -10,10 +10,11 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.memory import max_decoded_bytes
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slice_checks import check_records
-from odf_common.data.slices import read_foreign_slice
+from odf_common.data.slices import MAX_FOREIGN_BYTES, read_foreign_slice
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
@@ -30,6 +31,7 @@ from odf_sync.transfer.remote_blocks import RemoteBlock
 log = structlog.stdlib.get_logger(__name__)
 
 READERS: Final = threading.Semaphore(2)  # slices in memory at a time
+MAX_SLICE_BYTES: Final = max_decoded_bytes(MAX_FOREIGN_BYTES)
 GRACE_SECONDS: Final = 10.0  # of an attempt: to connect, with retries
 
 
@@ -218,7 +220,8 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
         return
     with READERS:
         try:
-            table = read_foreign_slice(file, max(data.offset_interval.records for _, data in slices))
+            records = max(data.offset_interval.records for _, data in slices)
+            table = read_foreign_slice(file, records, MAX_SLICE_BYTES)
             actual = logical_hash(table)
         except OdfError as error:
             raise _refused(source, slices[0][0], str(error)) from error
