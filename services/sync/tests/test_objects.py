@@ -178,9 +178,9 @@ def test_only_some_slices_are_in_memory_at_a_time(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(objects, "READERS", readers)
     is_alone, read = [], slices.read_foreign_slice
 
-    def read_alone(file: Path, records: int) -> pa.Table:
+    def read_alone(file: Path, records: int, most: int) -> pa.Table:
         is_alone.append(readers.locked())
-        return read(file, records)
+        return read(file, records, most)
 
     monkeypatch.setattr(objects, "read_foreign_slice", read_alone)
     fetched(tmp_path, remote(tmp_path, WHOLE))
