@@ -133,6 +133,8 @@ class BatchCommitter:
                 watermark=watermark,
                 settings=settings,
             )
+            if not draft.events:
+                return Outcome(state=state, count=0, is_new=False)
             batch.before_proposal()
             if self._is_committed(draft, current):
                 if draft.slice is not None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from odf_common.chain.add_data import add_data_event
 from odf_common.chain.build_blocks import build_blocks, next_system_time
+from odf_common.chain.rules.data_events import is_without_change
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import normalize_timestamps, with_system_columns
 from odf_common.data.schema_alignment import align_to_schema
@@ -51,7 +52,7 @@ DEFAULT_SETTINGS: Final = SourceSettings()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A proposal: its events, and the chain's state before and after them.
+    """A proposal: its events, and the chain's state before and after them; without events, nothing is to be committed.
 
     `slice` is the name and the records of the appended slice; None if it appends none.
     """
@@ -153,6 +154,8 @@ class Drafter:
             source_state=position.source_state(source),
         )
         if not len(merged.records):
+            if is_without_change(state, added):
+                return Draft(before=state, after=state, events=(), system_time=system_time)
             return self._proposal(state, (added,), system_time)
         table = self._table(state, merged, system_time)
         with scratch_folder(self._blobs) as folder:

@@ -2,6 +2,7 @@ import gzip
 import hashlib
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -145,6 +146,18 @@ def test_validators_of_another_url_are_no_condition(
     bench.propose(SetPollingSource(fetch=step, read=old.read, merge=old.merge))
     assert poll(bench).records == (0 if is_same else 1)
     assert ("if-none-match" in web.requests[-1]) is is_same
+
+
+def test_a_source_that_moved_and_brings_the_same_is_up_to_date(
+    make_polled: Any, poll: Any, web: PageServer
+) -> None:
+    web.pages["/old"] = web.pages["/new"] = Page(body=line(1))
+    bench = make_polled(FetchStepUrl(url=f"{web.url}/old"), MergeStrategySnapshot(primary_key=("id",)))
+    poll(bench)
+    bench.propose(replace(bench.state.polling_source, fetch=FetchStepUrl(url=f"{web.url}/new")))
+    assert [poll(bench), poll(bench)] == [NOTHING, NOTHING]
+    web.pages["/new"] = Page(body=line(1) + line(2))
+    assert poll(bench).records == 1
 
 
 def test_a_redirect_is_followed_and_own_headers_stay_at_their_origin(

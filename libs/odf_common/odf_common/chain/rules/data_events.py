@@ -90,13 +90,16 @@ def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
 def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
     """AddData adds data, or another checkpoint, watermark or source state than the event before (§5.5, 11)."""
     event = block.event
-    if not isinstance(event, AddData) or event.new_data is not None:
-        return None
+    return "the event changes nothing" if isinstance(event, AddData) and is_without_change(past, event) else None
+
+
+def is_without_change(past: ChainState, event: AddData) -> bool:
+    """Return whether the event has nothing that the one before does not have."""
+    if event.new_data is not None:
+        return False
     if event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
-        return None
-    if event.new_watermark != past.watermark or event.new_source_state != past.last_source_state:
-        return None
-    return "the event changes nothing"
+        return False
+    return event.new_watermark == past.watermark and event.new_source_state == past.last_source_state
 
 
 def _or_none(value: object) -> str:
