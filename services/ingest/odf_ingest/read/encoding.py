@@ -10,6 +10,20 @@ from odf_common.errors import InvalidInput
 
 BOM: Final = codecs.BOM_UTF8
 _UTF8 = frozenset({"utf-8", "utf8", "utf_8"})
+_UNPACK: Final = "unpack it before, or let a polling source do it (`prepare: Decompress`) or the header `Content-Encoding`"
+_SIGNATURES: Final = {
+    b"\x1f\x8b": f"is compressed by gzip: {_UNPACK}",
+    b"\x28\xb5\x2f\xfd": f"is compressed by zstd: {_UNPACK}",
+    b"\xfd7zXZ": f"is compressed by xz: {_UNPACK}",
+    b"BZh": f"is compressed by bzip2: {_UNPACK}",
+    b"PK\x03\x04": "is a ZIP archive, as workbooks of spreadsheets are: unpack it, or export the sheet as Csv",
+    b"\xd0\xcf\x11\xe0": "is a workbook of a spreadsheet: export the sheet as Csv",
+    b"PAR1": "is Parquet: declare `kind: Parquet`, or name the format of the push",
+    codecs.BOM_UTF16_LE: "is UTF-16 text: declare `encoding: utf-16`",
+    codecs.BOM_UTF16_BE: "is UTF-16 text: declare `encoding: utf-16`",
+}
+_LONGEST: Final = max(map(len, _SIGNATURES))
+_OTHER: Final = "is not UTF-8 text: convert it, or declare the `encoding` of the Csv, Json or NdJson, such as windows-1252"
 
 
 def is_utf8(encoding: str | None) -> bool:
@@ -45,6 +59,12 @@ def decodable(values: Sequence[bytes], encoding: str | None) -> Sequence[bytes]:
     return decoded
 
 
+def not_utf8(raw: bytes) -> InvalidInput:
+    """Return the error for bytes that are not UTF-8, with what they are by their first bytes."""
+    found = (text for signature, text in _SIGNATURES.items() if raw.startswith(signature))
+    return InvalidInput(text=next(found, _OTHER))
+
+
 def require_utf8(raw: bytes | pa.Buffer) -> None:
     """Raise `InvalidInput` unless the bytes are UTF-8; costs no copy."""
     if isinstance(raw, bytes) and raw.isascii():
@@ -56,14 +76,16 @@ def require_utf8(raw: bytes | pa.Buffer) -> None:
     try:
         text.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(text="is not UTF-8 text") from error
+        raise not_utf8(buffer.slice(0, min(size, _LONGEST)).to_pybytes()) from error
 
 
 def require_utf8_lines(text: bytes) -> None:
-    """Raise `InvalidInput` with the first line that is not UTF-8."""
+    """Raise `InvalidInput` with the first line that is not UTF-8, unless the whole is something else than text."""
     try:
         require_utf8(text)
     except InvalidInput as error:
+        if error.text != _OTHER:
+            raise
         lines = enumerate(text.split(b"\n"), start=1)
         first = next(number for number, line in lines if not _is_utf8(line))
         raise InvalidInput(where=f"line {first}", text=error.text) from error

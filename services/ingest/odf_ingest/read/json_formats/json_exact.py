@@ -16,6 +16,7 @@ import pyarrow.types as kind
 
 from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
+from odf_ingest.read.encoding import not_utf8
 from odf_ingest.read.types.conversions import TABLE, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind, kind_of
 from odf_ingest.read.types.numbers import is_rounded
@@ -73,7 +74,7 @@ def decode(text: bytes) -> object:
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
-        raise InvalidInput(text="is not UTF-8 text") from error
+        raise not_utf8(text) from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text=f"is not JSON: {error}") from error
 

@@ -154,6 +154,7 @@ def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFor
     if not _is_one_each(lines):
         lines = MessageBuffer.of([_one_line(value, schema, formats) for value in values])
         if not _is_one_each(lines):
+            require_utf8(lines.text)
             raise InvalidInput(text="expected one JSON object")
     require_utf8(lines.text)
     return lines
