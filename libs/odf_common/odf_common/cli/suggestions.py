@@ -100,6 +100,8 @@ def late_remark(late: "LateRecords", dataset: str, source: str) -> str:
     )
     if not late.proposed_delay:
         return f"{remark}the watermark is in the future: `odf status {dataset}` says how to lower it"
-    of_source = f" --source {source}" if source else ""
-    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}{of_source}"
-    return f"{remark}`{command}` holds the watermark back"
+    command = f"odf source set {dataset} watermarkDelay={late.proposed_delay}"
+    if not source:
+        return f"{remark}`{command}` holds the watermark back"
+    others = "set it for the dataset's other sources too, since each of them raises the watermark of all"
+    return f"{remark}`{command} --source {source}` holds the watermark back; {others}"

@@ -9,6 +9,11 @@ def test_the_proposed_command_names_the_source_of_a_dataset_with_several() -> No
     assert "`odf source set a watermarkDelay=2m --source till` holds" in late_remark(LATE, "a", "till")
 
 
+def test_sources_of_one_watermark_need_the_delay_together() -> None:
+    assert "for the dataset's other sources too" in late_remark(LATE, "a", "till")
+    assert "other sources" not in late_remark(LATE, "a", "")
+
+
 def test_a_record_too_far_in_the_future_is_named() -> None:
     records = FutureRecords(records=3, offset=7, time="2999-01-01T00:00:00Z")
     said = future_remark(records, "a", "till")
