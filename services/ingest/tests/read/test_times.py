@@ -89,7 +89,7 @@ def test_the_reason_quotes_the_first_invalid_time(type_: str, text: str, reason:
 
 @pytest.mark.parametrize("text", ["2020-02-01 12", "31/02/2020 12:00", "x1/02/2020 12:00"])
 def test_a_string_of_another_format_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"is not of the format|is not a value of TIMESTAMP"):
+    with pytest.raises(InvalidInput, match=r"is not of the format|has the format .* no such time exists"):
         parsed(text, "dd/MM/yyyy HH:mm")
 
 
@@ -190,3 +190,11 @@ def test_a_time_that_is_too_late_for_a_column_and_for_every_reader_is_named_with
     times = pa.chunked_array([pa.array([0, 2**62], pa.timestamp(unit))])
     with pytest.raises(InvalidInput, match=r"column a: \+\d+-\d\d-\d\dT.* is outside of the years"):
         convert_column(times, pa.field("a", pa.timestamp("ns", "UTC")), TimeFormats())
+
+
+@pytest.mark.parametrize("text", ["2026-02-30", "2026-00-10", "2026-13-01"])
+def test_a_time_that_does_not_exist_is_refused_without_advice_for_another_format(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"has the format 'yyyy-MM-dd', and no such time exists$"):
+        to_dates(pa.array(["2026-01-31", text]), "yyyy-MM-dd")
+    with pytest.raises(InvalidInput, match=r"has the format 'yyyy-MM-dd HH:mm', and no such time exists$"):
+        to_timestamps(pa.array(["2026-01-31 10:00", f"{text} 10:00"]), "yyyy-MM-dd HH:mm")

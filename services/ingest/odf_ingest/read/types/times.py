@@ -68,6 +68,8 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
         is_far = target.unit == "ns" and _reads(texts, partial(read, type_=MICROSECONDS))
         reach = ", whose range is the years 1677 to 2262; declare fewer digits" if is_far else ""
         text = texts[0].as_py()
+        if how is not None and not is_far:
+            raise _no_such_time(text, how) from error
         hint = reach or epoch_hint(text) or f"; {WRITE_TIME}"
         raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}{hint}") from error
 
@@ -87,7 +89,15 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
     except pa.ArrowInvalid as error:
         if len(texts) > 1:
             raise
-        raise InvalidInput(text=f"{shown(texts[0].as_py())} is not a value of DATE; {WRITE_DATE}") from error
+        text = texts[0].as_py()
+        if how is not None:
+            raise _no_such_time(text, how) from error
+        raise InvalidInput(text=f"{shown(text)} is not a value of DATE; {WRITE_DATE}") from error
+
+
+def _no_such_time(text: str, how: TimeFormat) -> InvalidInput:
+    """Return the error for a string that has the parts of a format, and is no time, such as a 30th of February."""
+    return InvalidInput(text=f"{shown(text)} has the format {how.text!r}, and no such time exists")
 
 
 def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
