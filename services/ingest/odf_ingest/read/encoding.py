@@ -10,7 +10,9 @@ from odf_common.errors import InvalidInput
 
 BOM: Final = codecs.BOM_UTF8
 _UTF8 = frozenset({"utf-8", "utf8", "utf_8"})
-_UNPACK: Final = "unpack it before, or let a polling source do it (`prepare: Decompress`) or the header `Content-Encoding`"
+_UNPACK: Final = (
+    "unpack it before; a polling source does by `prepare: Decompress`, HTTP by `Content-Encoding`"
+)
 _SIGNATURES: Final = {
     b"\x1f\x8b": f"is compressed by gzip: {_UNPACK}",
     b"\x28\xb5\x2f\xfd": f"is compressed by zstd: {_UNPACK}",
@@ -23,7 +25,9 @@ _SIGNATURES: Final = {
     codecs.BOM_UTF16_BE: "is UTF-16 text: declare `encoding: utf-16`",
 }
 _LONGEST: Final = max(map(len, _SIGNATURES))
-_OTHER: Final = "is not UTF-8 text: convert it, or declare the `encoding` of the Csv, Json or NdJson, such as windows-1252"
+_OTHER: Final = (
+    "is not UTF-8 text: convert it, or declare its `encoding` (Csv, Json, NdJson), such as windows-1252"
+)
 
 
 def is_utf8(encoding: str | None) -> bool:

@@ -90,7 +90,9 @@ def checkpoint_is_linked(past: ChainState, block: MetadataBlock) -> str | None:
 def add_data_changes_something(past: ChainState, block: MetadataBlock) -> str | None:
     """AddData adds data, or another checkpoint, watermark or source state than the event before (§5.5, 11)."""
     event = block.event
-    return "the event changes nothing" if isinstance(event, AddData) and is_without_change(past, event) else None
+    return (
+        "the event changes nothing" if isinstance(event, AddData) and is_without_change(past, event) else None
+    )
 
 
 def is_without_change(past: ChainState, event: AddData) -> bool:
