@@ -7,8 +7,9 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.prepare.plan import declared_schema
-from odf_ingest.read import infer_records, read_file, read_inferred, read_records, suspects
+from odf_ingest.read import infer_records, read_file, read_inferred, read_records, split_file, suspects
 from odf_ingest.read.csv_format.csv_parse import header_names, inferred_types, parse
+from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
@@ -256,3 +257,26 @@ def test_a_value_of_several_lines_is_whole_where_arrow_splits_a_large_file() -> 
         {"a": value.decode(), "b": 2},
         {"a": "x", "b": 1},
     ]
+
+
+def test_the_header_of_a_joined_file_is_no_record(tmp_path: Path) -> None:
+    step, file = ReadStepCsv(header=True), tmp_path / "joined.csv"
+    schema = pa.schema({"a": pa.string(), "b": pa.string()})
+    file.write_bytes(b'a,b\n1,"x\na,b\n"\n\na,b\r\n2,"y a,b z"\n')
+    with pytest.raises(InvalidInput, match=r"^line 6: is the header again, not a record$"):
+        read_file(step, file, schema)
+    rows = split_file(step, file.read_bytes())
+    assert rows is not None
+    outcome = isolate_bad_records(
+        rows.messages(0, 3),
+        lambda some: read_records(rows.step, some, schema),
+        lambda some: suspects(step, some, schema),
+    )
+    assert outcome.bad == {1: "is the header again, not a record"}
+    assert outcome.table.column("a").to_pylist() == ["1", "2"]
+
+
+def test_a_single_column_may_have_its_name_as_a_value(tmp_path: Path) -> None:
+    file = tmp_path / "words.csv"
+    file.write_bytes(b"word\none\nword\n")
+    assert read_file(ReadStepCsv(header=True), file, pa.schema({"word": pa.string()})).num_rows == 2

@@ -67,7 +67,7 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
     column_schema = infer_batch(step, value, None) if schema is None else schema
     assert column_schema is not None
     require_utf8_lines(text)
-    names, body = column_schema.names, text
+    names, header, body = column_schema.names, b"", text
     if step.header:
         header, body = _header_of(grammar, text)
         names = header_names(step, header)
@@ -75,8 +75,11 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
     try:
         grammar.require_closed(body)
         table = order.empty_table() if grammar.is_blank(body) else parse(step, body, order)
+        if header and header in body:
+            _require_no_header(header, names, body.splitlines())
     except InvalidInput:
-        table = _by_record(step, body, order, skipped=text.count(b"\n") - body.count(b"\n"))
+        skipped = text.count(b"\n") - body.count(b"\n")
+        table = _by_record(step, body, order, skipped=skipped, header=header)
     return table.select(column_schema.names)
 
 
@@ -118,7 +121,8 @@ def _misfits(
     """Return the records that probably have a bad value; all of them if their header is bad."""
     try:
         names = schema.names if header is None else header_names(step, header)
-        return misfits(step, records, in_order_of(names, schema, is_open=True))
+        repeated = {number for number, record in enumerate(records) if record == header}
+        return misfits(step, records, in_order_of(names, schema, is_open=True)) | repeated
     except InvalidInput:
         return frozenset(range(len(records)))
 
@@ -213,6 +217,7 @@ def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_o
         records = [record for _, record in numbered]
         if header is None and step.header and grammar.separator.join(names).encode() in records:
             raise InvalidInput(text="is the header, without a record")
+        _require_no_header(header, names, records)
         order = in_order_of(names, schema, is_open=is_open)
         table = parse(step, b"\n".join(records), order)
         if len(table) != len(records):
@@ -288,7 +293,7 @@ def _header_of(grammar: Grammar, text: bytes) -> tuple[bytes, bytes]:
     return text[:end], body.removeprefix(b"\r").removeprefix(b"\n")
 
 
-def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int) -> pa.Table:
+def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int, header: bytes) -> pa.Table:
     """Return the records, read in small groups; raises `InvalidInput` with the line of the first bad one.
 
     `skipped`: number of lines before the text.
@@ -296,12 +301,22 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
     records, places = _placed(step, body, skipped=skipped)
 
     def read(records: Sequence[bytes]) -> pa.Table:
+        _require_no_header(header, order.names, records)
         table = parse(step, b"\n".join(records), order)
         if len(table) != len(records):
             raise InvalidInput(text="is not one line of values")
         return table
 
     return read_one_by_one(records, places, read, lambda some: dict.fromkeys(misfits(step, some, order)))
+
+
+def _require_no_header(header: bytes | None, names: Sequence[str], records: Sequence[bytes]) -> None:
+    """Raise `InvalidInput` if a record is the header again, as in files that were joined.
+
+    A single column may have its own name as a value.
+    """
+    if header and len(names) > 1 and header in records:
+        raise InvalidInput(text="is the header again, not a record")
 
 
 def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
