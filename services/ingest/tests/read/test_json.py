@@ -46,6 +46,7 @@ def test_white_space_and_other_members_of_the_document_do_not_matter() -> None:
         (b'{"rows":[{"id":1}]', "expected ',' at character 18"),
         (b'{"rows":[{"id":1}}', "expected ',' at character 17"),
         (b'{"rows":[{"id":1}]}]', "text after the document at character 19"),
+        (b'{"rows":[{"id":1}]}\n{"rows":[]}', "at character 20; objects one after the other are NdJson"),
         (b'{"rows" [{"id":1}]}', "expected ':' at character 8"),
         (b'{"other":0 "rows":[{"id":1}]}', "expected ',' at character 11"),
         (b'{"rows":[{"id":1}],"rows":[{"id":2}]}', "has 'rows' twice"),

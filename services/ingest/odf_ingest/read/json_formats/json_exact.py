@@ -267,7 +267,14 @@ class Document:
         except (ValueError, RecursionError) as error:
             raise InvalidInput(text=f"is not JSON: {error}") from error
         if self._position != len(self._text):
-            raise InvalidInput(text=f"is not JSON: text after the document at character {self._position}")
+            hint = (
+                "; objects one after the other are NdJson"
+                if self._text.startswith("{", self._position)
+                else ""
+            )
+            raise InvalidInput(
+                text=f"is not JSON: text after the document at character {self._position}{hint}"
+            )
         return records
 
     def typed_array(self, name: str) -> tuple[object, list[PositionedText] | None]:

@@ -155,7 +155,9 @@ def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFor
         lines = MessageBuffer.of([_one_line(value, schema, formats) for value in values])
         if not _is_one_each(lines):
             require_utf8(lines.text)
-            raise InvalidInput(text="expected one JSON object")
+            has_array = any(value.lstrip().startswith(b"[") for value in values)
+            hint = "; an array of objects is Json" if has_array else ""
+            raise InvalidInput(text=f"expected one JSON object{hint}")
     require_utf8(lines.text)
     return lines
 
