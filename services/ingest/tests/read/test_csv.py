@@ -273,6 +273,7 @@ def test_the_header_of_a_joined_file_is_no_record(tmp_path: Path) -> None:
         lambda some: suspects(step, some, schema),
     )
     assert outcome.bad == {1: "is the header again, not a record"}
+    assert outcome.table is not None
     assert outcome.table.column("a").to_pylist() == ["1", "2"]
 
 
