@@ -31,7 +31,7 @@ DATASET = a_dataset(1)
 def views(home: Path, kafka: str) -> Iterator[str]:
     """Run the views' process, and yield their URL."""
     url = f"127.0.0.1:{allocate(home, ('views',))['views']}"
-    environment = child_environment() | {"ODF_HOME": str(home), "ODF_KAFKA": kafka, "ODF_VIEWS_HTTP": url}
+    environment = {**child_environment(), "ODF_HOME": str(home), "ODF_KAFKA": kafka, "ODF_VIEWS_HTTP": url}
     with (home / "log").open("ab") as log:
         command = [sys.executable, "-m", "odf_coordinator.views"]
         with subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:

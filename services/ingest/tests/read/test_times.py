@@ -194,7 +194,9 @@ def test_a_time_that_is_too_late_for_a_column_and_for_every_reader_is_named_with
 
 @pytest.mark.parametrize("text", ["2026-02-30", "2026-00-10", "2026-13-01"])
 def test_a_time_that_does_not_exist_is_refused_without_advice_for_another_format(text: str) -> None:
+    formats = TimeFormats(date="yyyy-MM-dd", timestamp="yyyy-MM-dd HH:mm")
+    time = pa.field("a", pa.timestamp("ms", "UTC"))
     with pytest.raises(InvalidInput, match=r"has the format 'yyyy-MM-dd', and no such time exists$"):
-        to_dates(pa.array(["2026-01-31", text]), "yyyy-MM-dd")
+        convert_column(pa.chunked_array([["2026-01-31", text]]), pa.field("a", pa.date32()), formats)
     with pytest.raises(InvalidInput, match=r"has the format 'yyyy-MM-dd HH:mm', and no such time exists$"):
-        to_timestamps(pa.array(["2026-01-31 10:00", f"{text} 10:00"]), "yyyy-MM-dd HH:mm")
+        convert_column(pa.chunked_array([["2026-01-31 10:00", f"{text} 10:00"]]), time, formats)
