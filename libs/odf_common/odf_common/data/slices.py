@@ -6,7 +6,6 @@ equals the one computed on reading.
 
 import errno
 import hashlib
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
 ROW_GROUP_ROWS: Final = 1 << 16
-_NO_MEMORY: Final = os.strerror(errno.ENOMEM)
+_NO_MEMORY: Final = "Cannot allocate memory"
 _VALUE_BYTES: Final = 8  # of a decoded value, approximately
 _HARMLESS_BYTES: Final = 1 << 28  # decoded, that are allowed for a file of any size
 _MAX_INFLATION: Final = 4096  # ratio of decoded to stored bytes; honest files stay below it
