@@ -86,6 +86,11 @@ mutants: testsetup ## change the code in 60 places, one at a time, and print the
 bench: testsetup ## run the benchmarks, and print the numbers
 	@python benchmarks/run.py
 
+# The variables are settings of tests/containers/images.py and conftest.py.
+.PHONY: containers
+containers: setup ## run a node in containers and break it in 40 ways under load: before a release; needs Docker or podman, takes an hour and a half
+	@python -m pytest -s --timeout 0 tests/containers $(if $(CASE),-k "$(CASE)")
+
 .PHONY: lint
 lint: $(STAMPS)/projects $(PROTO_OUT)/.stamp ## ruff, mypy, import-linter and the documents' links; changes nothing
 	@ruff check

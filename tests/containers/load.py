@@ -1,0 +1,162 @@
+"""Datasets under load, and what is observed of them: acknowledged records, answers over HTTP, `odf status`.
+
+The load is a container of its own (`inside/load.py`), so that it meets broken networks as any client would.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import docker.errors
+from docker.models.containers import Container
+from odf_testing.manifests import as_text, derivative, root
+from tests.containers.node import CommandFailed, Node
+
+COLUMNS: Final = ("id BIGINT", "at TIMESTAMP(3)", "bucket STRING", "value BIGINT")
+# Longer than any push waits for its commit, so that no record is late.
+WATERMARK_DELAY: Final = "10m"
+WINDOW_SECONDS: Final = 5
+WINDOWS: Final = f"""
+    SELECT window.start AS event_time, count(*) AS n, sum(value) AS total
+    FROM ev GROUP BY window(at, '{WINDOW_SECONDS} seconds')"""
+BUCKETS: Final = (
+    "SELECT max(at) AS event_time, bucket, count(*) AS n, max(value) AS top FROM ev GROUP BY bucket"
+)
+FIRST_PUSH: Final = 1_000_000_000  # as in inside/load.py
+END_SECONDS: Final = 200
+ACCOUNT: Final = "load"
+
+
+@dataclass(frozen=True, slots=True)
+class Datasets:
+    """A root and its two derivatives."""
+
+    root: str
+
+    @property
+    def windows(self) -> str:
+        """Records by windows of five seconds."""
+        return f"{self.root}.windows"
+
+    @property
+    def buckets(self) -> str:
+        """Count and maximum by bucket, corrected with each block."""
+        return f"{self.root}.buckets"
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, inputs first."""
+        return iter((self.root, self.windows, self.buckets))
+
+    def add(self, node: Node) -> None:
+        """Create the datasets."""
+        manifests = as_text(
+            root(self.root, COLUMNS, event_time="at"),
+            derivative(self.windows, {"ev": self.root}, WINDOWS),
+            derivative(self.buckets, {"ev": self.root}, BUCKETS),
+        )
+        script = 'printf %s "$MANIFESTS" | odf add -'
+        status, output, errors = node.execute(
+            "coordinator", ["sh", "-c", script], environment={"MANIFESTS": manifests.decode()}
+        )
+        if status != 0:
+            raise CommandFailed(f"odf add: {output}{errors}")
+        node.execute("coordinator", ["odf", "source", "set", self.root, f"watermarkDelay={WATERMARK_DELAY}"])
+
+    def delete(self, node: Node) -> None:
+        """Delete the datasets, derivatives first."""
+        node.execute("coordinator", ["odf", "delete", "--yes", self.buckets, self.windows, self.root])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer to a push over HTTP; `status` is 0 if there was none, times are in seconds since 1970."""
+
+    push: int
+    begun: float
+    seconds: float
+    status: int
+    retry_after: str | None
+    text: str
+
+
+@dataclass(slots=True)
+class Load:
+    """What a load has reported."""
+
+    container: Container
+    acknowledged: set[int] = field(default_factory=set)
+    answers: list[Answer] = field(default_factory=list)
+    unacknowledged: int = 0
+
+    def stop(self) -> None:
+        """End the load, wait for what it has sent, and read what it reported."""
+        self.container.kill("SIGTERM")
+        self.container.wait(timeout=END_SECONDS)
+        self._read(self.container.logs(stdout=True, stderr=False).decode().splitlines())
+
+    def _read(self, lines: Iterable[str]) -> None:
+        ended = set()
+        for line in map(json.loads, lines):
+            for first, last in line.get("acknowledged", ()):
+                self.acknowledged.update(range(first, last + 1))
+            if "push" in line:
+                answer = Answer(**line)
+                self.answers.append(answer)
+                if answer.status == 200:
+                    self.acknowledged.add(answer.push)
+            if "done" in line:
+                ended.add(line["done"])
+                self.unacknowledged += line["unacknowledged"]
+        if ended != {"topic", "http"}:
+            raise AssertionError(f"the load ended early:\n{self.container.logs().decode()[-3000:]}")
+
+
+def write_token(node: Node) -> str:
+    """Return a token with which the load may push."""
+    node.odf("account", "add", ACCOUNT, "--no-password")
+    return str(node.odf("token", "create", ACCOUNT, "--expires", "never")["token"])
+
+
+def start_load(node: Node, datasets: Datasets, token: str) -> Load:
+    """Start a load on a root."""
+    topic = f"odf.push.{datasets.root}.default"
+    url = f"http://sync:5545/{datasets.root}/ingest?wait=commit"
+    return Load(node.run_beside("load", {"TOPIC": topic, "URL": url, "TOKEN": token}))
+
+
+@dataclass(slots=True)
+class StatusWatch:
+    """What `odf status` said first, and after how many seconds; None if it named no problem."""
+
+    seconds: float | None = None
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+@contextmanager
+def status_watched(node: Node, at: str, expected: Iterable[str]) -> Iterator[StatusWatch]:
+    """Ask `odf status` in a container until it names one of the parts that are `expected`, meanwhile."""
+    watch, ended, begun, parts = StatusWatch(), threading.Event(), time.monotonic(), set(expected)
+
+    def ask() -> None:
+        while not ended.wait(0.5):
+            with suppress(CommandFailed, docker.errors.APIError, ValueError):
+                problems = _problems(node.status(at))
+                if parts & problems.keys():
+                    watch.problems, watch.seconds = problems, time.monotonic() - begun
+                    return
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _problems(status: Mapping[str, Any]) -> dict[str, str]:
+    return {str(one["of"]): str(one["problem"]) for one in status["problems"]}

@@ -1,0 +1,98 @@
+"""Each fault under load: nothing is lost, doubled or wrong, and commits go on within seconds, without any help.
+
+`make containers` runs it; the table of what was measured is printed at the end.
+"""
+
+import time
+from typing import Final
+
+import pytest
+from tests.containers.conftest import Nodes
+from tests.containers.faults import CASES, Case
+from tests.containers.load import Datasets, Load, start_load, status_watched
+from tests.containers.node import READY_SECONDS, Node
+from tests.containers.outcome import (
+    Outcome,
+    lost_and_repeated,
+    records,
+    recovery,
+    settle,
+    verdicts,
+    wrong_results,
+)
+from tests.containers.report import table
+
+WARM_SECONDS: Final = 10.0  # of load before a fault
+AFTER_SECONDS: Final = 20.0  # and after it
+RECOVERY_SECONDS: Final = 15.0
+NAMED_SECONDS: Final = 12.0  # ten, and the time of the command
+ANSWER_SECONDS: Final = 15.0
+SMALL_HOME: Final = 3 << 30
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_fault_loses_nothing_and_commits_go_on(case: Case, nodes: Nodes, outcomes: list[Outcome]) -> None:
+    node, token = nodes.with_home(SMALL_HOME if case.fills_home else None)
+    node.await_ready(READY_SECONDS)
+    try:
+        outcome = play(node, token, case)
+    finally:
+        node.stop_extra()
+    outcomes.append(outcome)
+    print(table([outcome]), flush=True)
+    assert (outcome.lost, outcome.twice, list(outcome.wrong)) == (0, 0, [])
+    assert set(outcome.verdicts.values()) == {"valid"}
+    assert not outcome.by_hand
+    assert (outcome.ingest_seconds or 0) <= RECOVERY_SECONDS
+    assert (outcome.derivative_seconds or 0) <= RECOVERY_SECONDS
+    assert not case.named or (outcome.status_seconds or 0) <= NAMED_SECONDS
+    assert not case.named or outcome.status_seconds is not None
+    assert not [one for one in outcome.answers if one.status == 0 or one.seconds > ANSWER_SECONDS]
+    assert all(one.retry_after for one in outcome.answers if one.status in {503, 507})
+
+
+def play(node: Node, token: str, case: Case) -> Outcome:
+    """Return what the faults of a case do to datasets of its own, under load."""
+    datasets = Datasets(f"case{CASES.index(case)}")
+    datasets.add(node)
+    load = start_load(node, datasets, token)
+    time.sleep(WARM_SECONDS)
+    begun = time.time()
+    with status_watched(node, case.at, case.named) as watch:
+        for fault in case.faults:
+            fault.begin(node)
+        time.sleep(max(0.0, case.seconds - (time.time() - begun)))
+    for fault in reversed(case.faults):
+        fault.end(node)
+    ended = time.time()
+    time.sleep(AFTER_SECONDS)
+    load.stop()
+    by_hand = _settle(node, datasets, load)
+    rows = records(node, datasets.root)
+    lost, twice = lost_and_repeated(rows, load)
+    recovered = recovery(node, datasets, rows, begun, ended)
+    outcome = Outcome(
+        case=case.name,
+        lost=lost,
+        twice=twice,
+        wrong=wrong_results(node, datasets, rows),
+        verdicts=verdicts(node, datasets),
+        ingest_seconds=recovered.ingest,
+        derivative_seconds=recovered.derivatives,
+        stalled_seconds=recovered.stalled,
+        status=", ".join(watch.problems),
+        status_seconds=watch.seconds,
+        by_hand=by_hand,
+        answers=[one for one in load.answers if one.begun + one.seconds >= begun],
+    )
+    datasets.delete(node)
+    return outcome
+
+
+def _settle(node: Node, datasets: Datasets, load: Load) -> list[str]:
+    """Wait until everything is derived; return what had to be done by hand for that."""
+    if settle(node, datasets, load):
+        return []
+    node.restart_all()
+    return ["restart of all services" if settle(node, datasets, load) else "restart, in vain"]
