@@ -16,6 +16,8 @@ from docker.models.containers import Container
 from odf_testing.manifests import as_text, derivative, root
 from tests.containers.node import CommandFailed, Node
 
+from odf_common.metadata.scalars import Timestamp
+
 COLUMNS: Final = ("id BIGINT", "at TIMESTAMP(3)", "bucket STRING", "value BIGINT")
 # Longer than any push waits for its commit, so that no record is late.
 WATERMARK_DELAY: Final = "10m"
@@ -26,6 +28,9 @@ WINDOWS: Final = f"""
 BUCKETS: Final = (
     "SELECT max(at) AS event_time, bucket, count(*) AS n, max(value) AS top FROM ev GROUP BY bucket"
 )
+# Older records, so that the watermark, which lags by that delay, closes windows from the beginning.
+HISTORY_SECONDS: Final = 900
+HISTORY: Final = range(-300, 0)
 FIRST_PUSH: Final = 1_000_000_000  # as in inside/load.py
 END_SECONDS: Final = 200
 ACCOUNT: Final = "load"
@@ -58,17 +63,29 @@ class Datasets:
             derivative(self.windows, {"ev": self.root}, WINDOWS),
             derivative(self.buckets, {"ev": self.root}, BUCKETS),
         )
-        script = 'printf %s "$MANIFESTS" | odf add -'
-        status, output, errors = node.execute(
-            "coordinator", ["sh", "-c", script], environment={"MANIFESTS": manifests.decode()}
-        )
-        if status != 0:
-            raise CommandFailed(f"odf add: {output}{errors}")
-        node.execute("coordinator", ["odf", "source", "set", self.root, f"watermarkDelay={WATERMARK_DELAY}"])
+        _shell(node, 'printf %s "$MANIFESTS" | odf add -', MANIFESTS=manifests.decode())
+        node.odf("source", "set", self.root, f"watermarkDelay={WATERMARK_DELAY}")
+        script = f'printf %s "$RECORDS" | odf ingest {self.root} -'
+        _shell(node, script, RECORDS=history(time.time()))
 
     def delete(self, node: Node) -> None:
         """Delete the datasets, derivatives first."""
         node.execute("coordinator", ["odf", "delete", "--yes", self.buckets, self.windows, self.root])
+
+
+def history(until: float) -> str:
+    """Return records of the time before the load, as NdJson."""
+    begin, step = until - HISTORY_SECONDS, HISTORY_SECONDS / len(HISTORY)
+    times = [Timestamp.from_ms(int((begin + place * step) * 1000)) for place in range(len(HISTORY))]
+    rows = ({"id": number, "at": str(at), "bucket": f"b{number % 10}", "value": number % 1000}
+            for number, at in zip(HISTORY, times, strict=True))  # fmt: skip
+    return "".join(f"{json.dumps(row)}\n" for row in rows)
+
+
+def _shell(node: Node, script: str, **environment: str) -> None:
+    status, output, errors = node.execute("coordinator", ["sh", "-c", script], environment=environment)
+    if status != 0:
+        raise CommandFailed(f"{script}: {output}{errors}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +105,7 @@ class Load:
     """What a load has reported."""
 
     container: Container
-    acknowledged: set[int] = field(default_factory=set)
+    acknowledged: set[int] = field(default_factory=lambda: set(HISTORY))
     answers: list[Answer] = field(default_factory=list)
     unacknowledged: int = 0
 

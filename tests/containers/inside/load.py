@@ -20,11 +20,9 @@ TOPIC, URL, TOKEN = os.environ["TOPIC"], os.environ["URL"], os.environ["TOKEN"]
 BATCH, BATCH_SECONDS = 25, 0.1
 PUSH_SECONDS = 0.2
 FIRST_PUSH = 1_000_000_000
-# The first records are older, so that the watermark, which lags by the source's delay, closes windows at once.
-HISTORY_SECONDS, HISTORY = 900, 1800
 ANSWER_SECONDS = 120  # of patience with one request
 END_SECONDS = 90
-STOP = threading.Event()
+STOP, WRITING = threading.Event(), threading.Lock()
 
 
 def record(number: int, event_time: float) -> bytes:
@@ -34,7 +32,8 @@ def record(number: int, event_time: float) -> bytes:
 
 
 def write(**line: object) -> None:
-    print(json.dumps(line), flush=True)
+    with WRITING:
+        print(json.dumps(line), flush=True)
 
 
 class TopicLoad:
@@ -56,8 +55,7 @@ class TopicLoad:
 
     def run(self) -> None:
         """Produce until the end; records that were sent are acknowledged or counted then."""
-        number = self._history()
-        due = time.monotonic()
+        number, due = 0, time.monotonic()
         while not STOP.is_set():
             for _ in range(BATCH):
                 self._send(number, time.time())
@@ -69,13 +67,6 @@ class TopicLoad:
         self._unacknowledged += self._producer.flush(END_SECONDS)
         self._report()
         write(done="topic", produced=number, unacknowledged=self._unacknowledged)
-
-    def _history(self) -> int:
-        begin = time.time() - HISTORY_SECONDS
-        for number in range(HISTORY):
-            self._send(number, begin + number * HISTORY_SECONDS / HISTORY)
-        self._producer.flush(END_SECONDS)
-        return HISTORY
 
     def _send(self, number: int, event_time: float) -> None:
         def note(error: KafkaError | None, _message: Message) -> None:
