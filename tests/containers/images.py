@@ -26,7 +26,7 @@ OURS: Final = ("kafka", "redis", "load", "netfilter")
 PREFIX: Final = "odf/"
 API_SECONDS: Final = 15.0
 MISSING: Final = (
-    "make containers needs Docker 26 or newer, whose engine runs, or podman 4 or newer (Debian: apt-get install podman "
+    "make containers needs Docker, whose engine runs, or podman 4 or newer (Debian: apt-get install podman "
     "runc netavark aardvark-dns iptables). Neither was found. Linux is needed, "
     "and the right to use Docker, or root for podman"
 )

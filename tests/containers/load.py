@@ -1,4 +1,4 @@
-"""Datasets under load, and what is observed of them: acknowledged records, answers over HTTP, `odf status`.
+"""Datasets under load, and observations of them: acknowledged records, answers over HTTP, `odf status`.
 
 The load is a container of its own (`inside/load.py`), so that it meets broken networks as any client would.
 """
@@ -33,6 +33,7 @@ HISTORY_SECONDS: Final = 900
 HISTORY: Final = range(-300, 0)
 FIRST_PUSH: Final = 1_000_000_000  # as in inside/load.py
 END_SECONDS: Final = 200
+STATUS_POLL_SECONDS: Final = 1.0
 ACCOUNT: Final = "load"
 
 
@@ -102,7 +103,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Load:
-    """What a load has reported."""
+    """A load, and its reports once it has ended."""
 
     container: Container
     acknowledged: set[int] = field(default_factory=lambda: set(HISTORY))
@@ -147,7 +148,7 @@ def start_load(node: Node, datasets: Datasets, token: str) -> Load:
 
 @dataclass(slots=True)
 class StatusWatch:
-    """What `odf status` said first, and after how many seconds; None if it named no problem."""
+    """The first problems of `odf status`, and after how many seconds; None if it named none."""
 
     seconds: float | None = None
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +160,7 @@ def status_watched(node: Node, at: str, expected: Iterable[str]) -> Iterator[Sta
     watch, ended, begun, parts = StatusWatch(), threading.Event(), time.monotonic(), set(expected)
 
     def ask() -> None:
-        while not ended.wait(0.5):
+        while not ended.wait(STATUS_POLL_SECONDS):
             with suppress(CommandFailed, docker.errors.APIError, ValueError):
                 problems = _problems(node.status(at))
                 if parts & problems.keys():

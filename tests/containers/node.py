@@ -230,7 +230,7 @@ class Node:
         return int(done.exit_code or 0), output, errors
 
     def odf(self, *words: str, at: str = "coordinator") -> Any:
-        """Return what an `odf` command prints as JSON; raises `CommandFailed`."""
+        """Return the JSON that an `odf` command prints; raises `CommandFailed`."""
         status, output, errors = self.execute(at, ["odf", *words, "--output", "json"])
         if status != 0:
             raise CommandFailed(f"odf {' '.join(words)}: {status}\n{output[-2000:]}{errors[-2000:]}")

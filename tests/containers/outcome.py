@@ -1,4 +1,4 @@
-"""What a fault did to a dataset and its derivatives: lost and repeated records, results, and when commits went on.
+"""Outcomes of faults: lost and repeated records, wrong results, verdicts, and when commits went on.
 
 Everything is computed from what `odf tail` and `odf log` show once the load has ended: each block has the time at
 which it was committed. Results of the derivatives are recomputed here from the records of the root.
@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a case did; seconds are from the fault's end, None: never."""
+    """The outcome of a case; seconds are from the fault's end, None: never."""
 
     case: str
     lost: int
@@ -39,6 +39,7 @@ class Outcome:
     status: str
     status_seconds: float | None
     by_hand: Sequence[str]
+    unacknowledged: int  # records and pushes without an acknowledgement until their sender gave up
     answers: Sequence[Answer] = field(default_factory=tuple)
 
 
@@ -74,7 +75,7 @@ def records(node: Node, dataset: str) -> Sequence[Row]:
 
 
 def lost_and_repeated(rows: Iterable[Row], load: Load) -> tuple[int, int]:
-    """Return how many acknowledged records are missing, and how many records are there again."""
+    """Return the number of acknowledged records that are missing, and of records that are there again."""
     counts = Counter(int(row["id"]) for row in rows)
     return len(load.acknowledged - counts.keys()), sum(count - 1 for count in counts.values())
 
@@ -105,7 +106,7 @@ def wrong_results(node: Node, datasets: Datasets, rows: Sequence[Row]) -> Sequen
 
 
 def verdicts(node: Node, datasets: Datasets) -> Mapping[str, str]:
-    """Return what `odf verify` says of each dataset."""
+    """Return the verdict of `odf verify` on each dataset."""
     _, output, errors = node.execute("coordinator", ["odf", "verify", *datasets, "--output", "json"])
     if not output:
         return {"odf verify": errors[-500:]}
@@ -138,26 +139,19 @@ class Recovery:
 
 
 def recovery(node: Node, datasets: Datasets, rows: Sequence[Row], begun: float, ended: float) -> Recovery:
-    """Return when the first records that were sent after a fault's end were committed and derived.
+    """Return when a record was committed that was sent to the topic after a fault's end, and when it was derived.
 
-    Of the topic and of pushes, and of both derivatives: the later.
+    And when a push was committed after the end: it may have been sent before. The later of both counts.
     """
-    later = [row for row in rows if seconds_of(row["at"]) >= ended]
-    firsts = [
-        min((row for row in later if is_push == (int(row["id"]) >= FIRST_PUSH)), key=_offset, default=None)
-        for is_push in (False, True)
-    ]
-    if None in firsts:
+    topic = [row for row in rows if int(row["id"]) < FIRST_PUSH and seconds_of(row["at"]) >= ended]
+    pushes = [row for row in rows if int(row["id"]) >= FIRST_PUSH and seconds_of(row["system_time"]) >= ended]
+    if not topic or not pushes:
         return Recovery(None, None, _longest(rows, begun, None))
-    committed = max(seconds_of(row["system_time"]) for row in firsts if row is not None)
-    offset = max(_offset(row) for row in firsts if row is not None)
+    committed = max(seconds_of(row["system_time"]) for row in (topic[0], pushes[0]))
+    offset = max(int(row["offset"]) for row in (topic[0], pushes[0]))
     derived = [_derived_at(node.odf("log", name), offset) for name in (datasets.windows, datasets.buckets)]
     latest = None if None in derived else max(at for at in derived if at is not None) - ended
     return Recovery(committed - ended, latest, _longest(rows, begun, committed))
-
-
-def _offset(row: Row) -> int:
-    return int(row["offset"])
 
 
 def _derived_at(blocks: Sequence[Row], offset: int) -> float | None:

@@ -1,15 +1,16 @@
 """The table of what was measured, for a terminal and for docs/failure-modes.md."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from tests.containers.load import Answer
 from tests.containers.outcome import Outcome
 
 HEADER = (
-    "| fault | lost, twice, wrong | ingest, derivatives (s) | `odf status` | HTTP | by hand |",
+    "| fault | lost, twice, wrong | went on after (s): ingest, derivatives | `odf status` named (after s) "
+    "| answers over HTTP (longest, s) | by hand |",
     "|---|---|---|---|---|---|",
 )
+NEVER_STOPPED_SECONDS = 5.0  # without a block
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
@@ -18,38 +19,43 @@ def table(outcomes: Iterable[Outcome]) -> str:
 
 
 def _row(outcome: Outcome) -> str:
-    went_on = f"{_seconds(outcome.ingest_seconds)}, {_seconds(outcome.derivative_seconds)}"
-    if outcome.stalled_seconds < 5:
-        went_on = f"never stopped, {_seconds(outcome.derivative_seconds)}"
-    wrong = f"{outcome.lost}, {outcome.twice}, {len(outcome.wrong)}"
-    if set(outcome.verdicts.values()) != {"valid"}:
-        wrong += f"; {outcome.verdicts}"
-    by_hand = ", ".join(outcome.by_hand) or "no"
-    cells = (outcome.case, wrong, went_on, _status(outcome), answers(outcome.answers), by_hand)
-    return f"| {' | '.join(cells)} |"
+    cells = (outcome.case, _damage(outcome), _went_on(outcome), _status(outcome), answers(outcome.answers))
+    return f"| {' | '.join((*cells, ', '.join(outcome.by_hand) or 'no'))} |"
+
+
+def _damage(outcome: Outcome) -> str:
+    counts = f"{outcome.lost}, {outcome.twice}, {len(outcome.wrong)}"
+    invalid = [f"{name} {verdict}" for name, verdict in outcome.verdicts.items() if verdict != "valid"]
+    return "; ".join((counts, *invalid))
+
+
+def _went_on(outcome: Outcome) -> str:
+    stopped = outcome.stalled_seconds > NEVER_STOPPED_SECONDS
+    ingest = _seconds(outcome.ingest_seconds) if stopped else "never stopped"
+    return f"{ingest}, {_seconds(outcome.derivative_seconds)}"
 
 
 def _seconds(seconds: float | None) -> str:
-    return "**never**" if seconds is None else f"{seconds:.1f}"
+    return "**never**" if seconds is None else f"{max(seconds, 0.0):.0f}"
 
 
 def _status(outcome: Outcome) -> str:
     if outcome.status_seconds is None:
-        return outcome.status or "nothing"
-    return f"{outcome.status}, {outcome.status_seconds:.0f} s"
+        return "–"
+    return f"{outcome.status} ({outcome.status_seconds:.0f})"
 
 
 def answers(given: Sequence[Answer]) -> str:
-    """Return how many answers of each kind there were, and the longest time that one of them took."""
-    kinds = defaultdict(list)
-    for one in given:
-        kinds[_kind(one)].append(one.seconds)
-    return "; ".join(f"{len(times)}× {kind}, ≤ {max(times):.1f} s" for kind, times in sorted(kinds.items()))
+    """Return the kinds of answers, errors first, and the longest time that one of each took."""
+    kinds: dict[str, float] = {}
+    for one in sorted(given, key=lambda one: one.status, reverse=True):
+        kinds[_kind(one)] = max(one.seconds, kinds.get(_kind(one), 0.0))
+    return "; ".join(f"{kind} ({seconds:.0f})" for kind, seconds in kinds.items())
 
 
 def _kind(answer: Answer) -> str:
     if answer.status == 0:
-        return f"no answer ({answer.text.split(':')[0]})"
-    if answer.retry_after is not None:
-        return f"{answer.status} (Retry-After {answer.retry_after})"
-    return str(answer.status)
+        return f"no answer, {answer.text.split(':')[0]}"
+    if answer.status == 200:
+        return "200"
+    return f"{answer.status} with{'' if answer.retry_after else 'out'} `Retry-After`"
