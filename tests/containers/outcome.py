@@ -80,29 +80,35 @@ def lost_and_repeated(rows: Iterable[Row], load: Load) -> tuple[int, int]:
     return len(load.acknowledged - counts.keys()), sum(count - 1 for count in counts.values())
 
 
-def wrong_results(node: Node, datasets: Datasets, rows: Sequence[Row]) -> Sequence[str]:
-    """Return differences between the derivatives and a recomputation from the root's records."""
-    windows: dict[float, list[int]] = {}
-    buckets: dict[str, list[int]] = {}
+def wrong_windows(rows: Iterable[Row], derived: Iterable[Row]) -> Sequence[str]:
+    """Return differences between emitted windows and those of the root's records, up to the last that is emitted."""
+    values: dict[float, list[int]] = {}
     for row in rows:
         begin = seconds_of(row["at"]) // WINDOW_SECONDS * WINDOW_SECONDS
-        windows.setdefault(begin, []).append(int(row["value"]))
-        buckets.setdefault(str(row["bucket"]), []).append(int(row["value"]))
-    derived = current(records(node, datasets.windows))
-    emitted = {seconds_of(row["event_time"]): (int(row["n"]), int(row["total"])) for row in derived}
-    expected = {begin: (len(values), sum(values)) for begin, values in windows.items() if begin in emitted}
-    wrong = [f"window {begin}: {emitted[begin]}, not {expected.get(begin)}" for begin in emitted
-             if emitted[begin] != expected.get(begin)]  # fmt: skip
-    wrong += [
-        f"window {begin} is missing" for begin in windows if begin < max(emitted) and begin not in emitted
+        values.setdefault(begin, []).append(int(row["value"]))
+    emitted = [(seconds_of(row["event_time"]), int(row["n"]), int(row["total"])) for row in current(derived)]
+    if not emitted:
+        return ["no window was emitted"]
+    last = max(emitted)[0]
+    expected = [(begin, len(one), sum(one)) for begin, one in values.items() if begin <= last]
+    return _differences("window", emitted, expected)
+
+
+def wrong_buckets(rows: Iterable[Row], derived: Iterable[Row]) -> Sequence[str]:
+    """Return differences between the buckets' counts and maxima and those of the root's records."""
+    values: dict[str, list[int]] = {}
+    for row in rows:
+        values.setdefault(str(row["bucket"]), []).append(int(row["value"]))
+    emitted = [(str(row["bucket"]), int(row["n"]), int(row["top"])) for row in current(derived)]
+    return _differences("bucket", emitted, [(name, len(one), max(one)) for name, one in values.items()])
+
+
+def _differences(kind: str, emitted: Iterable[object], expected: Iterable[object]) -> Sequence[str]:
+    there, wanted = Counter(emitted), Counter(expected)
+    return [
+        *(f"{kind} {one} is wrong or repeated" for one in (there - wanted).elements()),
+        *(f"{kind} {one} is missing" for one in (wanted - there).elements()),
     ]
-    top = {
-        str(row["bucket"]): (int(row["n"]), int(row["top"]))
-        for row in current(records(node, datasets.buckets))
-    }
-    if top != {bucket: (len(values), max(values)) for bucket, values in buckets.items()}:
-        wrong.append(f"buckets: {top}")
-    return wrong
 
 
 def verdicts(node: Node, datasets: Datasets) -> Mapping[str, str]:

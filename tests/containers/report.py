@@ -6,8 +6,7 @@ from tests.containers.load import Answer
 from tests.containers.outcome import Outcome
 
 HEADER = (
-    "| fault | lost, twice, wrong | went on after (s): ingest, derivatives | `odf status` named (after s) "
-    "| answers over HTTP (longest, s) | by hand |",
+    "| fault | lost, twice, wrong | went on after (s) | `odf status` named (s) | answers over HTTP (s) | by hand |",
     "|---|---|---|---|---|---|",
 )
 NEVER_STOPPED_SECONDS = 5.0  # without a block

@@ -18,7 +18,8 @@ from tests.containers.outcome import (
     recovery,
     settle,
     verdicts,
-    wrong_results,
+    wrong_buckets,
+    wrong_windows,
 )
 from tests.containers.report import table
 
@@ -78,7 +79,10 @@ def play(node: Node, token: str, case: Case) -> Outcome:
         case=case.name,
         lost=lost,
         twice=twice,
-        wrong=wrong_results(node, datasets, rows),
+        wrong=[
+            *wrong_windows(rows, records(node, datasets.windows)),
+            *wrong_buckets(rows, records(node, datasets.buckets)),
+        ],
         verdicts=verdicts(node, datasets),
         ingest_seconds=recovered.ingest,
         derivative_seconds=recovered.derivatives,
