@@ -80,6 +80,10 @@ REFUSED = {
     f"SELECT {T} FROM flights VERSION AS OF 3": "SYSTEM_TIME AS OF a column",
     f"SELECT {T} FROM flights FOR SYSTEM_TIME AS OF TIMESTAMP '2026-01-01' AS t": "use a column of the other side",
     "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 hour', '2 hours')": "leaves gaps",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 month')": "GROUP BY date_trunc('month'",
+    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '2 Years')": "GROUP BY date_trunc('year'",
+    f"SELECT {T}, TIMESTAMP '10:00' AS x FROM flights": "not a fixed date or time",
+    f"SELECT {T}, to_timestamp(' 10:00:00') AS x FROM flights": "not a fixed date or time",
     f"SELECT {T}, flight AS Op FROM flights": "written by the engine",
     "SELECT * FROM (SELECT time_hour AS event_time, row_number() OVER (ORDER BY flight) AS p, row_number() OVER (ORDER BY "
     "dep_delay) AS q FROM flights) WHERE p <= 3 AND q <= 4": "needs a bound",
@@ -104,7 +108,6 @@ REFUSED = {
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.flight AS w ON f.origin = w.origin": "event time column",
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.flight > w.temp": "equal columns",
     f"SELECT f.{T} FROM flights f JOIN weather FOR SYSTEM_TIME AS OF date_trunc('hour', f.time_hour) AS w ON f.origin = w.origin": "compute it in an earlier step",
-    "SELECT window.start AS event_time FROM flights GROUP BY window(time_hour, '1 month')": "month",
     f"SELECT f.{T} FROM flights f JOIN prices FOR SYSTEM_TIME AS OF f.time_hour AS w ON f.flight = w.temp": "table prices does not exist",
     f"SELECT {T}, TIMESTAMP 'now' AS x FROM flights": "'now' is not a fixed date or time",
     f'SELECT {T}, DATE/* */r"today" AS x FROM flights': "'today' is not a fixed date or time",

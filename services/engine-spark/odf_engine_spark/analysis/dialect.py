@@ -56,6 +56,8 @@ _TOKEN: Final = re.compile(
 )
 _TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ")
 _FIXED: Final = re.compile(r"\s*(?:[+-]?\d|epoch\s*$)", re.IGNORECASE)
+_TIME_OF_DAY: Final = re.compile(r"\s*\d*:")
+_CALENDAR_UNIT: Final = re.compile(r"\b(month|year)s?\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def check_moments(sql: str) -> None:
             case "word":
                 before = token[0].upper()
             case "raw" | "text" if before in _TIMES:
-                check_moment(token[0].lstrip("rR")[1:-1])
+                check_moment(token[0].lstrip("rR")[1:-1], is_time_of_day=before == "TIME")
             case _:
                 before = ""
 
@@ -189,6 +191,8 @@ def check_windows(tree: Tree) -> None:
     for node in tree.walk():
         if node.kind == "UnresolvedFunction" and str(node.fields["nameParts"]).lower() == "[window]":
             texts = [str(child.fields["value"]) for child in node.children[1:3] if child.kind == "Literal"]
+            for text in texts:
+                _check_length_is_fixed(text)
             lengths = [length for length_text in texts if (length := interval_of(length_text)) is not None]
             if len(lengths) == 2 and lengths[1] > lengths[0]:
                 raise InvalidQuery(
@@ -196,9 +200,22 @@ def check_windows(tree: Tree) -> None:
                 )
 
 
-def check_moment(text: str) -> None:
-    """Raise `InvalidQuery` unless a string that becomes a date or timestamp is a fixed one."""
-    if not _FIXED.match(text):
+def _check_length_is_fixed(text: str) -> None:
+    """Refuse windows of calendar units; Spark's own message for that names no other way."""
+    unit = _CALENDAR_UNIT.search(text)
+    if unit is not None:
+        raise InvalidQuery(
+            text=f"window(…, '{text}'): a {unit[1].lower()} has no fixed length; "
+            f"write GROUP BY date_trunc('{unit[1].lower()}', <event time>)"
+        )
+
+
+def check_moment(text: str, *, is_time_of_day: bool = False) -> None:
+    """Raise `InvalidQuery` unless a string that becomes a date or timestamp is a fixed one.
+
+    Spark reads a timestamp without a date as one of today; `is_time_of_day`: it becomes a TIME.
+    """
+    if not _FIXED.match(text) or (_TIME_OF_DAY.match(text) and not is_time_of_day):
         raise InvalidQuery(
             text=f"'{text}' is not a fixed date or time: the query would not give the same result again"
         )

@@ -37,6 +37,7 @@ from odf_engine_spark.plan.stateful_steps import cut
 from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
 from odf_engine_spark.spark.jvm import OPTIMIZER, Java, Spark, tree_of
 from odf_engine_spark.spark.logical_plans import EXPANDING_RECORDS_PER_BATCH, RECORDS_PER_BATCH, Plans
+from odf_engine_spark.spark.times_of_day import without_today
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 
@@ -175,7 +176,8 @@ def _compiled(
         else RECORDS_PER_BATCH
     )
     compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
-    last = compiler.last(node, analysed.plan, [column for _, column in columns], vocab.event_time_column)
+    plan = without_today(spark, analysed.plan, tree)
+    last = compiler.last(node, plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
     prepared = PreparedTransform(
         stages=tuple(compiler.stages),

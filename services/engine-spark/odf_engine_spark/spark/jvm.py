@@ -10,13 +10,13 @@ import select
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, reduce
 from typing import IO, Any, Final, cast
 
 import pyarrow as pa
-from py4j.java_gateway import JavaClass, JavaMember
+from py4j.java_gateway import JavaClass, JavaMember, JavaObject, is_instance_of
 from py4j.protocol import STATIC_PREFIX
 from pyspark.errors.exceptions.captured import unwrap_spark_exception
 from pyspark.sql import DataFrame, SparkSession
@@ -170,6 +170,17 @@ class Spark:
             return self.method("org.apache.spark.api.python.PythonUtils.toSeq")(elements)
         pair = getattr(self.classes("scala.collection.immutable"), "$colon$colon")
         return reduce(lambda tail, item: pair(item, tail), reversed(elements), self.singleton(_NIL))
+
+    def objects(self, items: Sequence[Java]) -> Java:
+        """Return a Java array of objects."""
+        array = self._gateway.new_array(JavaClass("java.lang.Object", self._client), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
+
+    def is_a(self, value: Java, name: str) -> bool:
+        """Return whether a value is an object of a Java class, given by its full name."""
+        return isinstance(value, JavaObject) and bool(is_instance_of(self._gateway, value, name))
 
 
 def _receive_batches(connection: socket.socket, secret: str) -> list[pa.RecordBatch]:

@@ -31,6 +31,7 @@ from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
 from odf_engine_spark.spark.stored_result import StoredResult, ended_on, run_into_files, time_limit
+from odf_engine_spark.spark.times_of_day import without_today
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import arrow_schema_of, output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
@@ -51,7 +52,8 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
     spark = warm.isolated()
     try:
-        result = spark.collect(_preprocessing(spark, request.transform, batch))
+        plan, tree = _preprocessing(spark, request.transform, batch)
+        result = spark.collect(spark.frame(without_today(spark, plan, tree)))
     except FAULTS as error:
         raise query_fault(error) from error
     stored = result.cast(output_schema_of(result.schema))
@@ -122,17 +124,15 @@ def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | N
     if schema is None:
         return
     try:
-        frame = _preprocessing(spark, transform, spark_schema_of(schema).empty_table())
+        analysed, tree = _preprocessing(spark, transform, spark_schema_of(schema).empty_table())
     except FAULTS as error:
         raise query_fault(error) from error
-    analysed = frame.queryExecution().analyzed()
-    tree = tree_of(analysed)
     check_row_wise(spark, analysed, tree)
     check_decimals(spark, analysed, tree)
 
 
-def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> Java:
-    """Return a preprocess query over a batch, analysed and checked."""
+def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tuple[Java, Tree]:
+    """Return the analysed plan of a preprocess query over a batch, checked, also as a tree."""
     steps = steps_of(transform)
     check_steps([step.query for step in steps], spark.limits)
     spark.frame(spark.relation(batch)).createOrReplaceTempView(PREPROCESS_INPUT)
@@ -145,7 +145,8 @@ def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> Ja
         spark.frame(plan).createOrReplaceTempView(quoted(alias))
     plan, written = parsed(spark, last.query)
     check_size(written, sizes, spark.limits)
-    return _checked_frame(spark, plan)[0]
+    frame, tree = _checked_frame(spark, plan)
+    return frame.queryExecution().analyzed(), tree
 
 
 def _checked_frame(spark: Spark, plan: Java) -> tuple[Java, Tree]:

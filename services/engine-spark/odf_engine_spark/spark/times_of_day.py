@@ -1,0 +1,78 @@
+"""Strings become times without a look at the clock.
+
+Spark reads a string with a time of day alone, such as `10:00` or `T10`, as a TIMESTAMP of the day on which the query
+runs: the same records would give another result tomorrow. Here it is no TIMESTAMP, as it is none for TIMESTAMP_NTZ and
+DATE: a cast ends the query, `try_cast` and `try_to_timestamp` return NULL. Not found are strings inside `from_json`,
+`from_csv` and variants, and casts of whole lists and structs.
+"""
+
+from typing import Final
+
+from odf_engine_spark.spark.jvm import Java, Spark
+from odf_engine_spark.spark.logical_plans import EXPRESSIONS, Plans, items
+from odf_engine_spark.spark.tree import Tree
+
+_EXPRESSION: Final = f"{EXPRESSIONS}.Expression"
+_SEQUENCE: Final = "scala.collection.immutable.Seq"
+_OPTION: Final = "scala.Some"
+_WITHOUT_DATE: Final = r"^[\s\p{Cntrl}]*(T|[0-9]*:)"
+_NAMED: Final = "a time of day without a date: "
+
+
+def without_today(spark: Spark, plan: Java, tree: Tree) -> Java:
+    """Return an analysed plan in which strings with a time of day alone are not TIMESTAMPs."""
+    if not any(_gives_timestamp(node) for node in tree.walk()):
+        return plan  # most queries, at no call into the JVM
+    return _Guard(spark).plan(plan)
+
+
+def _gives_timestamp(node: Tree) -> bool:
+    return node.kind in ("Cast", "ParseToTimestamp") and node.fields["dataType"] == "timestamp"
+
+
+class _Guard:
+    """Replaces the strings that a plan converts into TIMESTAMPs."""
+
+    def __init__(self, spark: Spark) -> None:
+        self._spark = spark
+        self._plans = Plans(spark, spark)
+        self._expressions = spark.classes(EXPRESSIONS)
+
+    def plan(self, plan: Java) -> Java:
+        """Return the plan with the expressions of all of its nodes replaced."""
+        below = items(plan.children())
+        if below:
+            plan = plan.withNewChildren(self._spark.seq([self.plan(child) for child in below]))
+        if not any(self._is_concerned(expression) for expression in items(plan.expressions())):
+            return plan
+        parts = [self._part(plan.productElement(index)) for index in range(plan.productArity())]
+        return plan.makeCopy(self._spark.objects(parts))
+
+    def _is_concerned(self, expression: Java) -> bool:
+        return self._guarded(expression) is not None or any(
+            self._is_concerned(child) for child in items(expression.children())
+        )
+
+    def _part(self, part: Java) -> Java:
+        """Return an argument of a node, with its expressions replaced."""
+        if self._spark.is_a(part, _EXPRESSION):
+            return self._plans.rebuilt(part, self._guarded)
+        if self._spark.is_a(part, _SEQUENCE):
+            return self._spark.seq([self._part(item) for item in items(part)])
+        if self._spark.is_a(part, _OPTION):
+            return self._spark.method("scala.Option.apply")(self._part(part.get()))
+        return part
+
+    def _guarded(self, expression: Java) -> Java | None:
+        """Return a conversion of a string into a TIMESTAMP with its string replaced; None for other expressions."""
+        if expression.getClass().getSimpleName() not in ("Cast", "ParseToTimestamp"):
+            return None
+        text, *formats = items(expression.children())
+        types = text.dataType().typeName(), expression.dataType().typeName()
+        if formats or types != ("string", "timestamp"):
+            return None
+        string = self._plans.rebuilt(text, self._guarded)
+        literal = self._spark.singleton(f"{EXPRESSIONS}.Literal").apply
+        named = self._expressions.Concat(self._spark.seq([literal(_NAMED), string]))
+        is_without = self._expressions.RLike(string, literal(_WITHOUT_DATE))
+        return expression.withNewChildren(self._spark.seq([self._expressions.If(is_without, named, string)]))
