@@ -306,6 +306,39 @@ def test_a_qualified_or_quoted_name_is_refused_like_a_plain_one(
             run(f"{function.format('From_Json')}(city, 'a INT', {function.format('Map')}('path', 'x'))")
 
 
+UDT = '{"type":"udt","class":"java.lang.Object","pyClass":"x","sqlType":"string"}'
+DEFAULT = '{"EXISTS_DEFAULT":"uuid()","CURRENT_DEFAULT":"uuid()"}'
+FIELD = '{{"type":"struct","fields":[{{"name":"a","type":{},"nullable":true,"metadata":{}}}]}}'
+
+
+OF_CLASS, WITH_DEFAULT = FIELD.format(UDT, "{}"), FIELD.format('"string"', DEFAULT)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        f"'{OF_CLASS}'",
+        f"' {WITH_DEFAULT}'",
+        f"schema => '{OF_CLASS}'",
+        "'\"string\"'",
+        f"'{{' || '{OF_CLASS[1:]}'",
+    ],
+)
+def test_no_schema_names_a_class_or_hides_an_expression(places: Mapping[str, Place], schema: str) -> None:
+    for function, run in product(("from_json", "from_csv"), places.values()):
+        with pytest.raises(
+            InvalidInput, match=f"{function}: write its schema as a string such as 'id BIGINT"
+        ):
+            run(f"{function}(city, {schema})")
+
+
+def test_schemas_are_written_as_columns_or_taken_from_a_sample(places: Mapping[str, Place]) -> None:
+    sample = """from_json('{"a": 1}', schema_of_json('{"a": 1}')).a"""
+    assert places["ad hoc"](sample) == [{"x": 1}]
+    assert places["ad hoc"]("from_json('[1]', 'ARRAY<INT>')[0]") == [{"x": 1}]
+    assert places["ad hoc"]("from_csv('1', 'a INT').a") == [{"x": 1}]
+
+
 def test_listed_options_are_taken_in_any_case(places: Mapping[str, Place]) -> None:
     call = "from_json('{\"a\": 01}', 'a INT', map('ALLOWNumericLeadingZeros', 'true')).a"
     assert places["ad hoc"](call) == [{"x": 1}]

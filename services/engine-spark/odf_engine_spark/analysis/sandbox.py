@@ -47,6 +47,8 @@ _CALLS: Final = {  # by kind of node, the field with the function's name
     "UnresolvedTableValuedFunction": "name",
     "UnresolvedGenerator": "name",
 }
+_WITH_SCHEMA: Final = ("from_json", "from_csv")
+_SCHEMA_OF: Final = ("schema_of_json", "schema_of_csv")
 _RANGE_ARGUMENTS: Final = 3  # start, end, step
 _STACKED_ROWS: Final = 5_000  # Spark makes code for each, and nothing interrupts that
 # Columns, functions and tables of IDENTIFIER(…): their names become known by the analysis, after these checks.
@@ -108,6 +110,8 @@ def _check_call(function: str, call: Tree) -> None:
         _check_stacked_rows(_arguments(call))
     if restriction := REFUSED_FUNCTIONS.get(function):
         raise InvalidQuery(text=f"{function}: {restriction}")
+    if function in _WITH_SCHEMA:
+        _check_schema(function, _arguments(call))
     if (listed := OPTIONS.get(function)) is None:
         return
     names = {name.lower() for name in listed}
@@ -116,6 +120,16 @@ def _check_call(function: str, call: Tree) -> None:
             raise InvalidQuery(text=f"{function}: write its options as map('name', 'value')")
         if option.lower() not in names:
             raise InvalidQuery(text=f"{function}: option {option} is not one of {', '.join(sorted(listed))}")
+
+
+def _check_schema(function: str, arguments: Sequence[Tree]) -> None:
+    """Refuse schemas in JSON, which name classes to load and have expressions that no check sees, and computed ones."""
+    if len(arguments) <= 1:
+        return
+    schema = arguments[1].children[0] if arguments[1].kind == "NamedArgumentExpression" else arguments[1]
+    text = str(schema.fields["value"]).strip() if schema.kind == "Literal" else "{"
+    if called_function(schema) not in _SCHEMA_OF and ("{" in text or text.startswith('"')):
+        raise InvalidQuery(text=f"{function}: write its schema as a string such as 'id BIGINT, name STRING'")
 
 
 def _check_stacked_rows(arguments: Sequence[Tree]) -> None:
