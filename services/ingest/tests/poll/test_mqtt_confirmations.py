@@ -246,10 +246,13 @@ def test_a_poll_does_not_end_before_a_slow_broker_has_resumed_the_session(
     assert poll(bench).records == 1
 
 
+@pytest.mark.parametrize("seconds", [mqtt.MAX_POLL_SECONDS, 0.3])
 def test_a_poll_does_not_end_before_a_slow_broker_has_its_confirmations(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Otherwise the next connection may overtake them: Mosquitto drops what it has not read of the earlier one."""
+    monkeypatch.setattr(mqtt, "MAX_POLL_SECONDS", seconds)
+    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.4)  # so that the shorter poll has one batch
     broker, bench = make_broker(LEAST, 1, 2)
     broker.at_confirmation = lambda: time.sleep(5 * mqtt.QUIET_SECONDS)
     close, confirmed = mqtt_session.Session.close, []

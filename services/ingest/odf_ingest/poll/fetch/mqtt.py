@@ -155,6 +155,14 @@ class _Subscriber:
         while time.monotonic() < until and (messages := self._collected()):
             yield self._fetched(messages)
             self._confirm(messages)
+        self._await_pings()
+
+    def _await_pings(self) -> None:
+        """Return when the broker has read all confirmations; messages that arrive now are left to the next poll."""
+        until = time.monotonic() + RELEASE_SECONDS
+        while self._pings and time.monotonic() < until:
+            packet = self._session.receive(GAP_SECONDS)
+            self._pings -= packet is not None and packet.kind is PacketType.PINGRESP
 
     def _collected(self) -> list[Message]:
         """Return the next messages; none after a quiet second, once the broker has answered all pings.
