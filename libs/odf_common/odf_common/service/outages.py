@@ -48,7 +48,10 @@ class PartSilent(Unavailable):
 
 
 class SilentParts:
-    """The parts that owe their last answer, which may still be none of an outage; thread-safe."""
+    """The parts that owe their last answer, to this service or to one that it uses; thread-safe.
+
+    One that owes it to this service may still be in no outage.
+    """
 
     def __init__(self) -> None:
         """No part is silent until a check says so."""
@@ -104,7 +107,9 @@ class OutageWatch:
         wait(self._running.values(), self._answer_seconds)
         before = bool(self._outages)
         answers = {part: self._why_silent(part) for part in self._checks}
-        self._silent.replace({part: why for part, why in answers.items() if why is not None})
+        silent = {part: why for part, why in answers.items() if why is not None}
+        # A service in another network may answer, and still do nothing because it cannot reach what it needs.
+        self._silent.replace({**self._file.seen_by(self._checks), **silent})
         for part, why in answers.items():
             self._note(part, why)
         if before or self._outages:

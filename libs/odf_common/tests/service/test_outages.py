@@ -15,7 +15,7 @@ from odf_common.embedded.health import RECONNECTS, with_outages
 from odf_common.embedded.node_file import Node, Part
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
-from odf_common.service.outages import Check, OutageWatch, checks_of
+from odf_common.service.outages import Check, OutageWatch, SilentParts, checks_of
 from odf_common.service.protection import peer_credentials
 from odf_common.service.settings import Settings
 
@@ -71,6 +71,30 @@ def test_an_outage_is_recorded_after_two_missing_answers_with_since_when(
     assert read_outages(tmp_path) == ()
     assert REGISTRY.get_sample_value("odf_unreachable_seconds", {"part": "kafka"}) == 0
     assert [line["event"] for line in logs] == ["part does not answer", "part answers again"]
+
+
+def test_a_part_that_a_needed_service_cannot_reach_is_silent_too(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    clock, silent, cable = ManualClock(BEGIN.ms), SilentParts(), Switch()
+    checks = {"kafka": lambda: None, "coordinator": lambda: None}
+    ingest = OutageWatch("ingest", OutageFile(tmp_path, "ingest"), checks, clock, silent=silent)
+    services = ("coordinator", "verifier")
+    others = [OutageWatch(one, OutageFile(tmp_path, one), {"kafka": cable}, clock) for one in services]
+    cable.is_on = False
+    for _ in range(2):
+        others[1].check(pool)
+    ingest.check(pool)
+    assert silent.find(["kafka"]) is None  # it does not use the verifier
+    for _ in range(2):
+        others[0].check(pool)
+    ingest.check(pool)
+    assert str(silent.find(["kafka", "coordinator"])) == "kafka does not answer"
+    assert [one.seen_by for one in read_outages(tmp_path)] == ["coordinator", "verifier"]
+    cable.is_on = True
+    others[0].check(pool)
+    ingest.check(pool)
+    assert silent.find(["kafka"]) is None
 
 
 def test_a_part_that_takes_too_long_is_not_asked_again_before_it_has_answered(

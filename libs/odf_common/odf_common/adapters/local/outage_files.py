@@ -6,7 +6,7 @@ an outage only, and is written again with each check: an old one is that of a se
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -38,7 +38,12 @@ class OutageFile:
 
     def __init__(self, home: Path, instance: str) -> None:
         """Use the file of an instance, whose name is unique among the services of the home."""
+        self._home = home
         self._file = home / FOLDER / f"{instance}.json"
+
+    def seen_by(self, services: Container[str]) -> Mapping[str, str]:
+        """Return the parts that some of these services cannot reach, and why."""
+        return {one.part: one.why for one in read_outages(self._home) if one.seen_by in services}
 
     def write(self, outages: Sequence[Outage]) -> None:
         """Replace what the file says, without fsync; no outage: remove it. A full disk is logged, and no error."""
