@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded_methods, naming, open_file
+from odf_common.adapters.local.faults import guarded_methods, naming, open_file, translated
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import Damaged, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
@@ -166,7 +166,8 @@ class Receipts:
     @contextmanager
     def working(self, dataset: DatasetId) -> Iterator[bool]:
         """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
-        handle = locked_by_name(self._of(dataset) / _WORKER, os.O_CREAT)
+        with translated():  # the class guards no entry into a context
+            handle = locked_by_name(self._of(dataset) / _WORKER, os.O_CREAT)
         try:
             yield handle is not None
         finally:
