@@ -1,6 +1,6 @@
 """Strings become times without a look at the clock.
 
-Spark reads a string with a time of day alone, such as `10:00` or `T10`, as a TIMESTAMP of the day on which the query
+Spark reads a string with a time of day alone, such as `10:00`, as a TIMESTAMP of the day on which the query
 runs: the same records would give another result tomorrow. Here it is no TIMESTAMP, as it is none for TIMESTAMP_NTZ and
 DATE: a cast ends the query, `try_cast` and `try_to_timestamp` return NULL. Not found are strings inside `from_json`,
 `from_csv` and variants, and casts of whole lists and structs.
