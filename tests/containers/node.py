@@ -50,6 +50,7 @@ class Node:
         self._services = _composed("compose.yaml") | _composed("compose.development.yaml")
         self._environment = _variables("development.env")
         self._networks: dict[str, Any] = {}
+        self._subnets: dict[str, ipaddress.IPv4Network] = {}
         self._volumes: dict[str, Volume] = {}
         self._containers: dict[str, DockerContainer] = {}
         self._extra: list[DockerContainer] = []
@@ -165,6 +166,7 @@ class Node:
         proposed = self._client.networks.create(full_name, internal=internal)
         proposed.reload()
         subnet = proposed.attrs["IPAM"]["Config"][0]["Subnet"]
+        self._subnets[name] = ipaddress.IPv4Network(subnet)
         proposed.remove()
         ipam = IPAMConfig(pool_configs=[IPAMPool(subnet=subnet)])
         return self._client.networks.create(full_name, internal=internal, ipam=ipam)
@@ -201,10 +203,10 @@ class Node:
 
     def connect(self, name: str, network: str, *, same_address: bool) -> None:
         """Let a container join a network again, with the address that it had or another one."""
-        address = ipaddress.ip_address(self._addresses[name, network])
+        address = self._addresses[name, network]
         if not same_address:
-            address += 100
-        self._networks[network].connect(self.container(name), aliases=[name], ipv4_address=str(address))
+            address = str(_another(ipaddress.IPv4Address(address), self._subnets[network]))
+        self._networks[network].connect(self.container(name), aliases=[name], ipv4_address=address)
 
     def address(self, name: str, network: str) -> str:
         """Return the address of a container in a network."""
@@ -275,3 +277,10 @@ def _composed(file: str) -> dict[str, Any]:
 def _variables(file: str) -> dict[str, str]:
     lines = (COMPOSE / file).read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def _another(address: ipaddress.IPv4Address, subnet: ipaddress.IPv4Network) -> ipaddress.IPv4Address:
+    """Return an address of a subnet far from another one, and from its first ones, which the engine gives away."""
+    first, count = int(subnet.network_address), subnet.num_addresses
+    place = int(address) - first + count // 3
+    return ipaddress.IPv4Address(first + (place if place < count - 1 else place % count + count // 4))

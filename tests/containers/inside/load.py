@@ -20,6 +20,7 @@ TOPIC, URL, TOKEN = os.environ["TOPIC"], os.environ["URL"], os.environ["TOKEN"]
 BATCH, BATCH_SECONDS = 25, 0.1
 PUSH_SECONDS = 0.2
 FIRST_PUSH = 1_000_000_000
+MAX_CONNECTIONS = 50  # of one address; the node closes those beyond its own limit
 ANSWER_SECONDS = 120  # of patience with one request
 END_SECONDS = 90
 STOP, WRITING = threading.Event(), threading.Lock()
@@ -91,9 +92,9 @@ async def push_all() -> None:
     connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=1)
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/x-ndjson"}
     async with aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers) as session:
-        pushes, number = set(), FIRST_PUSH
+        pushes, number, free = set(), FIRST_PUSH, asyncio.Semaphore(MAX_CONNECTIONS)
         while not STOP.is_set():
-            pushes.add(asyncio.create_task(push(session, number)))
+            pushes.add(asyncio.create_task(push(session, free, number)))
             number += 1
             await asyncio.sleep(PUSH_SECONDS)
         _, pending = await asyncio.wait(pushes, timeout=END_SECONDS)
@@ -102,13 +103,14 @@ async def push_all() -> None:
             one.cancel()
 
 
-async def push(session: aiohttp.ClientSession, number: int) -> None:
+async def push(session: aiohttp.ClientSession, free: asyncio.Semaphore, number: int) -> None:
     """Push a record with its key until it is answered with 200; any answer but 503 and 507 is final."""
     body, key = record(number, time.time()), {"Idempotency-Key": str(number)}
     while True:
-        begun = time.time()
-        status, retry_after, text = await post(session, body, key)
-        seconds = round(time.time() - begun, 2)
+        async with free:
+            begun = time.time()
+            status, retry_after, text = await post(session, body, key)
+            seconds = round(time.time() - begun, 2)
         write(push=number, begun=begun, seconds=seconds, status=status, retry_after=retry_after, text=text)
         if status not in {0, 503, 507}:
             return
