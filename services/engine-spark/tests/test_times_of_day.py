@@ -6,10 +6,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from odf_testing.engine import Block, Make, flight, sql
+from odf_testing.engine import FLIGHTS, VOCAB, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
+from odf_common.metadata.events import DatasetVocabulary
 from odf_common.ports.engine import QueryFailed
 
 NOON: Final = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z, in µs
@@ -34,6 +36,30 @@ EVERYWHERE: Final = (
     GROUP BY CAST(origin AS TIMESTAMP)""",
     "SELECT time_hour AS event_time, flight FROM flights LATERAL VIEW explode(array(to_timestamp(origin))) AS t",
     "SELECT time_hour AS event_time, sum(hour(origin)) OVER (PARTITION BY flight ORDER BY time_hour) FROM flights",
+)
+
+INSIDE: Final = (
+    "from_json(origin, 't TIMESTAMP')",
+    "from_json(origin, 'ARRAY<TIMESTAMP>')",
+    "from_json(origin, 'MAP<STRING, TIMESTAMP>')",
+    "from_json(origin, 't TIMESTAMP', map('dateFormat', 'yyyy'))",
+    "from_csv(origin, 'n INT, t TIMESTAMP')",
+    "variant_get(parse_json(origin), '$.t', 'TIMESTAMP')",
+    "try_variant_get(parse_json(origin), '$', 'STRUCT<t: TIMESTAMP>')",
+    "parse_json(origin):t::timestamp",
+    "CAST(parse_json(origin) AS ARRAY<TIMESTAMP>)",
+    "CAST(array(origin) AS ARRAY<TIMESTAMP>)",
+    "try_cast(array(origin) AS ARRAY<TIMESTAMP>)",
+    "CAST(named_struct('n', 1, 't', map('a', origin)) AS STRUCT<n: INT, t: MAP<STRING, TIMESTAMP>>)",
+    "concat(array(time_hour), array(origin))",
+)
+WITHOUT_TIME: Final = (
+    "from_json(origin, 't TIMESTAMP', map('timestampFormat', 'HH:mm')).t",
+    "from_csv(origin, 't TIMESTAMP', map('TimestampFormat', 'HH:mm')).t",
+    "from_json(origin, 'timestamp STRING, t TIMESTAMP_NTZ, d DATE').d",
+    "CAST(variant_get(parse_json(origin), '$.t', 'STRING') AS TIMESTAMP)",
+    "element_at(CAST(array(time_hour) AS ARRAY<STRING>), 1)",
+    "size(CAST(array(to_date(time_hour)) AS ARRAY<TIMESTAMP>))",
 )
 
 
@@ -71,3 +97,26 @@ def test_it_is_null_in_preprocess_too(engine: EngineClient, tmp_path: Path) -> N
     request = RawQueryRequest(input_data_paths=(str(source),), transform=query, output_data_path=str(out))
     engine.execute_raw_query(request)
     assert pq.read_table(out).column("at").to_pylist() == [None, NOON]
+
+
+@pytest.mark.parametrize("expression", INSIDE)
+def test_strings_inside_of_other_values_are_refused_in_new_queries(
+    engine: EngineClient, expression: str
+) -> None:
+    query = sql(f"SELECT time_hour AS event_time, to_json(struct({expression} AS x)) AS x FROM flights")
+    asked = (query, {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
+    with pytest.raises(
+        InvalidQuery, match="a time of day without a date would be one of today; (give|get|CAST)"
+    ):
+        engine.validate(*asked, is_new=True)
+    assert engine.validate(*asked).schema is not None  # what a chain has
+    preprocess = sql(f"SELECT to_json(struct({expression} AS x)) AS x FROM input")
+    with pytest.raises(InvalidQuery, match="would be one of today"):
+        engine.validate_preprocess(preprocess, FLIGHTS)
+
+
+def test_strings_with_a_format_and_other_types_are_not(engine: EngineClient) -> None:
+    for expression in WITHOUT_TIME:
+        query = sql(f"SELECT time_hour AS event_time, {expression} AS x FROM flights")
+        asked = (query, {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
+        assert engine.validate(*asked, is_new=True).schema is not None, expression

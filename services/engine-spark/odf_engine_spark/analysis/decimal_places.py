@@ -5,13 +5,12 @@ those behind it, down to six, or to none: 0.000000123456789012 * 2.5 becomes 0.0
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.spark.jvm import Java, Spark
-from odf_engine_spark.spark.logical_plans import items
+from odf_engine_spark.spark.logical_plans import all_expressions, items, with_children
 from odf_engine_spark.spark.tree import Tree
 
 MAX_DIGITS: Final = 38
@@ -53,11 +52,8 @@ def check_decimals(spark: Spark, plan: Java, tree: Tree) -> None:
     if not any(_mentions(tree, source) for source in _SOURCES):
         return  # most queries, at no call into the JVM
     is_written = spark.singleton(_CAST).USER_SPECIFIED_CAST()
-    roots = [plan, *items(plan.subqueriesAll())]
-    for node in (below for root in roots for below in _with_children(root)):
-        for expression in items(node.expressions()):
-            for part in _with_children(expression):
-                _check(part, is_written)
+    for expression in all_expressions(plan):
+        _check(expression, is_written)
 
 
 def _is_lossy(kind: str, left: Decimal, right: Decimal, result: Decimal) -> bool:
@@ -152,15 +148,8 @@ def _text(expression: Java, is_written: Java) -> str:
     if is_cast and not expression.getTagValue(is_written).isDefined():
         return _text(expression.child(), is_written)
     # Spark prints a variable of a lambda without its name, in the order of the children.
-    variables = (part for part in _with_children(expression) if part.getClass().getSimpleName() == _VARIABLE)
+    variables = (part for part in with_children(expression) if part.getClass().getSimpleName() == _VARIABLE)
     return _PRINTED_VARIABLE.sub(lambda _: str(next(variables).name()), str(expression.sql()))
-
-
-def _with_children(node: Java) -> Iterator[Java]:
-    """Iterate over a node and what is below it, operands first: the casts of a product follow from theirs."""
-    for child in items(node.children()):
-        yield from _with_children(child)
-    yield node
 
 
 def _mentions(tree: Tree, word: str) -> bool:

@@ -1,6 +1,6 @@
 """A transform, prepared once and run often: checked, analysed, and compiled so that records can be bound to it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,7 +37,7 @@ from odf_engine_spark.plan.stateful_steps import cut
 from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
 from odf_engine_spark.spark.jvm import OPTIMIZER, Java, Spark, tree_of
 from odf_engine_spark.spark.logical_plans import EXPANDING_RECORDS_PER_BATCH, RECORDS_PER_BATCH, Plans
-from odf_engine_spark.spark.times_of_day import without_today
+from odf_engine_spark.spark.times_of_day import check_nested_times, without_today
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import output_schema_of, spark_schema_of
 
@@ -65,6 +65,8 @@ class PreparedTransform:
     """The changes of results that concern it."""
     loss: InvalidQuery | None
     """The decimal places that it loses: nothing new may, but what a chain has is still analysed."""
+    refusal: InvalidQuery | None
+    """Why it may not be new, for another reason: what a chain has continues."""
 
     @property
     def is_stateful(self) -> bool:
@@ -167,7 +169,8 @@ def _compiled(
             )
         check_late(node)
     event_time = dict(columns)[vocab.event_time_column]
-    of_time, loss = node.flow.times.get(event_time), _loss(spark, analysed)
+    of_time = node.flow.times.get(event_time)
+    loss = _refusal(lambda: check_decimals(spark, analysed.plan, tree))
     schemas = tuple(input_.schema for input_ in inputs)
     query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
     batch = (
@@ -189,6 +192,7 @@ def _compiled(
         final_steps=final_steps(node),
         changes=changes_of(query),
         loss=loss,
+        refusal=_refusal(lambda: check_nested_times(analysed.plan, tree)),
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
@@ -204,9 +208,10 @@ def _check_repeatable(spark: Spark, plan: Java) -> None:
         )
 
 
-def _loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:
+def _refusal(check: Callable[[], None]) -> InvalidQuery | None:
+    """Return the error of a check, if it has one."""
     try:
-        check_decimals(spark, analysed.plan, analysed.tree)
+        check()
     except InvalidQuery as error:
         return error
     return None

@@ -185,8 +185,8 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
         retracting = {input_.name: input_.why_retracted for input_ in request.inputs if input_.why_retracted}
         require_same_results(prepared, event.transform, self._identity.number_of(event.transform))
-        if request.is_new and prepared.loss is not None:
-            raise prepared.loss
+        if request.is_new and (refusal := prepared.loss or prepared.refusal) is not None:
+            raise refusal
         if request.previous_schema:
             require_columns(schema_of(request.previous_schema), prepared.schema, vocab)
         changes: tuple[str, ...] = ()

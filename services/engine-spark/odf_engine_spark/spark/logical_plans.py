@@ -6,7 +6,7 @@ state is kept. Hidden columns travel with the rows: a record's number in the req
 stream (`ARRIVED`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -245,3 +245,18 @@ class Plans:
 def items(sequence: Java) -> list[Java]:
     """Return the elements of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def with_children(node: Java) -> Iterator[Java]:
+    """Iterate over a plan or an expression and what is below it, children first."""
+    for child in items(node.children()):
+        yield from with_children(child)
+    yield node
+
+
+def all_expressions(plan: Java) -> Iterator[Java]:
+    """Iterate over the expressions of a plan and of its sub-queries, operands first."""
+    for root in (plan, *items(plan.subqueriesAll())):
+        for node in with_children(root):
+            for expression in items(node.expressions()):
+                yield from with_children(expression)

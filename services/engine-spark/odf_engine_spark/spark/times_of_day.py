@@ -2,14 +2,18 @@
 
 Spark reads a string with a time of day alone, such as `10:00`, as a TIMESTAMP of the day on which the query
 runs: the same records would give another result tomorrow. Here it is no TIMESTAMP, as it is none for TIMESTAMP_NTZ and
-DATE: a cast ends the query, `try_cast` and `try_to_timestamp` return NULL. Not found are strings inside `from_json`,
-`from_csv` and variants, and casts of whole lists and structs.
+DATE: a cast ends the query, `try_cast` and `try_to_timestamp` return NULL. Strings inside of other values cannot be
+replaced so: nothing new may read TIMESTAMPs from JSON and CSV without a format, from variants, or from lists, maps and
+structs of strings.
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from odf_common.errors import InvalidQuery
 from odf_engine_spark.spark.jvm import Java, Spark
-from odf_engine_spark.spark.logical_plans import EXPRESSIONS, Plans, items
+from odf_engine_spark.spark.logical_plans import EXPRESSIONS, Plans, all_expressions, items
 from odf_engine_spark.spark.tree import Tree
 
 _EXPRESSION: Final = f"{EXPRESSIONS}.Expression"
@@ -17,6 +21,14 @@ _SEQUENCE: Final = "scala.collection.immutable.Seq"
 _OPTION: Final = "scala.Some"
 _WITHOUT_DATE: Final = r"^[\s\p{Cntrl}]*(T|[0-9]*:)"
 _NAMED: Final = "a time of day without a date: "
+_TIME: Final = "timestamp"
+_FORMAT: Final = "timestampformat"
+_TARGETS: Final = {
+    "Cast": "dataType",
+    "VariantGet": "targetType",
+    "JsonToStructs": "schema",
+    "CsvToStructs": "schema",
+}
 
 
 def without_today(spark: Spark, plan: Java, tree: Tree) -> Java:
@@ -28,6 +40,63 @@ def without_today(spark: Spark, plan: Java, tree: Tree) -> Java:
 
 def _gives_timestamp(node: Tree) -> bool:
     return node.kind in ("Cast", "ParseToTimestamp") and node.fields["dataType"] == "timestamp"
+
+
+def check_nested_times(plan: Java, tree: Tree) -> None:
+    """Raise `InvalidQuery` if an analysed plan reads TIMESTAMPs from strings inside of other values."""
+    if not any(_gives_nested(node) for node in tree.walk()):
+        return  # most queries, at no call into the JVM
+    for expression in all_expressions(plan):
+        if advice := _advice(expression):
+            raise InvalidQuery(
+                text=f"{expression.sql()}: a time of day without a date would be one of today; {advice}"
+            )
+
+
+def _gives_nested(node: Tree) -> bool:
+    return node.kind in _TARGETS and _has_time(node.fields[_TARGETS[node.kind]])
+
+
+def _advice(expression: Java) -> str:
+    """Return what to write instead of a conversion of strings inside of other values; nothing for others."""
+    match expression.getClass().getSimpleName():
+        case "JsonToStructs" | "CsvToStructs" if _has_time(_type(expression.schema())):
+            options = items(expression.options().keys().toSeq())
+            has_format = _FORMAT in (str(option).lower() for option in options)
+            return "" if has_format else "give it the option timestampFormat, or declare STRING and CAST it"
+        case "VariantGet" if _has_time(_type(expression.targetType())):
+            return "get a STRING from the variant, and CAST it"
+        case "Cast":
+            source, target = _type(expression.child().dataType()), _type(expression.dataType())
+            is_nested = source != "string" and _reads_time(source, target)
+            return "CAST each STRING in it" if is_nested else ""
+        case _:
+            return ""
+
+
+def _type(type_: Java) -> object:
+    """Return a type of Spark as its JSON: a name, or a mapping with the types in it."""
+    return json.loads(type_.json())
+
+
+def _has_time(type_: object) -> bool:
+    return type_ == _TIME or any(_has_time(part) for part in _types_in(type_))
+
+
+def _reads_time(source: object, target: object) -> bool:
+    """Return whether strings in values of a type become TIMESTAMPs in values of another one."""
+    if source in ("string", "variant"):
+        return _has_time(target)
+    pairs = zip(_types_in(source), _types_in(target), strict=False)
+    return any(_reads_time(before, after) for before, after in pairs)
+
+
+def _types_in(type_: object) -> Sequence[object]:
+    """Return the types in the JSON of a type, in order."""
+    if not isinstance(type_, Mapping):
+        return ()
+    fields = [field["type"] for field in type_.get("fields", ())]
+    return [*fields, *(type_[name] for name in ("elementType", "keyType", "valueType") if name in type_)]
 
 
 class _Guard:

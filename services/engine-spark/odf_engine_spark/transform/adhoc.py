@@ -31,7 +31,7 @@ from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
 from odf_engine_spark.spark.stored_result import StoredResult, ended_on, run_into_files, time_limit
-from odf_engine_spark.spark.times_of_day import without_today
+from odf_engine_spark.spark.times_of_day import check_nested_times, without_today
 from odf_engine_spark.spark.tree import Tree
 from odf_engine_spark.values.spark_types import arrow_schema_of, output_schema_of, spark_schema_of
 from odf_engine_spark.values.spark_values import in_spark
@@ -129,6 +129,7 @@ def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | N
         raise query_fault(error) from error
     check_row_wise(spark, analysed, tree)
     check_decimals(spark, analysed, tree)
+    check_nested_times(analysed, tree)
 
 
 def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tuple[Java, Tree]:
