@@ -106,7 +106,7 @@ def test_strings_inside_of_other_values_are_refused_in_new_queries(
     query = sql(f"SELECT time_hour AS event_time, to_json(struct({expression} AS x)) AS x FROM flights")
     asked = (query, {"flights": FLIGHTS}, {"flights": VOCAB}, DatasetVocabulary())
     with pytest.raises(
-        InvalidQuery, match="a time of day without a date would be one of today; (give|get|CAST)"
+        InvalidQuery, match=r"a time of day without a date would be one of today; (give|get|CAST)"
     ):
         engine.validate(*asked, is_new=True)
     assert engine.validate(*asked).schema is not None  # what a chain has
