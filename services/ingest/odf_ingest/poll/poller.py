@@ -265,7 +265,7 @@ class Poller:
         else:
             kept.read_files = None
         is_cached = getattr(step, "cache", None) is not None
-        can_compare = not isinstance(defined.merge, MergeStrategyAppend)
+        is_append = isinstance(defined.merge, MergeStrategyAppend)
         dataset = state.dataset_id
         return Context(
             dataset=dataset,
@@ -278,8 +278,9 @@ class Poller:
             takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
             position=position_of(state, kept.read_files),
             last=last_content(state, read, step),
-            is_reread=can_compare and not is_cached,
-            is_continued=not can_compare and not is_cached,
+            is_append=is_append,
+            is_reread=not is_append and not is_cached,
+            is_continued=is_append and not is_cached,
             lines=_lines(defined),
             limits=self._limits,
             report=caller.report,

@@ -157,6 +157,55 @@ def test_a_file_that_is_no_lines_is_named_as_well(make_polled: Any, poll: Any, l
         poll(bench)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_renamed_file_is_not_appended_again_and_its_new_lines_are(
+    make_polled: Any, poll: Any, log: Log, name: str
+) -> None:
+    read, header, row = FORMATS[name]
+    bench = make_polled(glob(log), read=read)
+    log.put(header + row(1))
+    poll(bench)
+    for number in (2, 3):
+        log.file = log.file.rename(log.file.with_name(f"{number}.log"))
+        reports: list[str] = []
+        assert poll(bench, report=reports.append) == PollSummary(blocks=1)
+        before = "a.log" if number == 2 else "2.log"
+        assert f"{number}.log: was {before}, and is not read again" in reports
+    log.add(row(2))
+    poll(bench)
+    log.add(row(3))
+    log.file = log.file.rename(log.file.with_name("b.log"))
+    assert poll(bench) == PollSummary(blocks=1, records=1)
+    assert poll(bench) == NOTHING
+    assert bench.values("id") == [(1,), (2,), (3,)]
+
+
+def test_rotated_files_are_not_appended_again(make_polled: Any, poll: Any, log: Log) -> None:
+    bench = make_polled(glob(log), read=FORMATS["lines"][0])
+    row = FORMATS["lines"][2]
+    names = [log.file.with_name(f"{number}.log") for number in (3, 2, 1)]
+    names[1].write_bytes(row(2))
+    names[2].write_bytes(row(1) * 3)
+    poll(bench)
+    names[1].rename(names[0])
+    names[2].rename(names[1])
+    assert poll(bench) == PollSummary(blocks=2)
+    assert poll(bench) == NOTHING
+    assert bench.values("id") == [(1,), (1,), (1,), (2,)]
+
+
+def test_a_file_with_the_content_of_another_one_is_read(make_polled: Any, poll: Any, log: Log) -> None:
+    bench = make_polled(glob(log), read=ReadStepJson(ddl_schema=DDL))
+    log.put(b'[{"id":1}]')
+    poll(bench)
+    same = log.file.with_name("b.log")
+    same.write_bytes(log.file.read_bytes())
+    assert poll(bench).records == 1
+    log.file.unlink()
+    log.file.with_name("c.log").write_bytes(same.read_bytes())
+    assert poll(bench).records == 1, "the content of a.log is still there, as b.log"
+
+
 def test_a_file_of_a_url_is_waited_for(make_polled: Any, poll: Any, log: Log) -> None:
     bench = make_polled(FetchStepUrl(url=f"file://{log.file}"), LEDGER, read=FORMATS["csv"][0])
     log.put(b"1,2000\n2,20", is_recent=True)

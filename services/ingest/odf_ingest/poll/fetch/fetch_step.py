@@ -67,6 +67,8 @@ class Context:
     """What was read before."""
     last: SourceState | None
     """The validator of what was read last from this URL or image."""
+    is_append: bool
+    """Whether the merge strategy is Append, under which records that are read twice are doubled."""
     is_reread: bool
     """Whether a changed file of a glob is read again."""
     is_continued: bool

@@ -2,14 +2,14 @@
 
 A file is new if the chain does not name it, whatever its place in the order. A file that was read and then changed is
 read again, except with `cache: Forever`; under the merge strategy Append, which would double its records, only new
-lines are read.
+lines are read, also of a file that has another name since.
 """
 
 import glob
 import os
 import re
 import stat
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from odf_ingest.poll.fetch.growing_file import (
     has_new_lines,
     is_complete,
     keep_new_lines,
+    prefix_digests,
     without_last_line,
 )
 from odf_ingest.poll.fetch.local_file import copy_file
@@ -48,17 +49,19 @@ class _Match:
 @fetch.register
 def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedFile]:
     """Iterate over the new files that match now; the fault `FileReplaced` is that of a changed one."""
-    new = [file for file in _matches(step, context) if _may_be_new(file, context)]
+    found = list(_matches(step, context))
+    new = [file for file in found if _may_be_new(file, context)]
+    gone = _gone(found, context) if new and context.is_append else []
     copy = context.folder / "fetched"
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
-        fetched = _fetched(match, copy, context)
+        fetched = _fetched(match, copy, context, gone)
         if fetched is not None:
             yield fetched
         copy.unlink(missing_ok=True)
 
 
-def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
+def _fetched(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) -> FetchedFile | None:
     """Copy a file, or its new lines; None if there is nothing new, or nothing yet."""
     digest, status = copy_file(match.path, copy, context, match.name)
     read = ReadFile(
@@ -67,7 +70,10 @@ def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
     previous = context.position.files.get(match.name)
     if previous is not None and previous.digest == read.digest:
         return None
-    continued = previous if context.is_continued else None
+    renamed = _renamed(copy, read, gone, context)
+    if renamed is not None and renamed.digest == read.digest:
+        return replace(_file(match, copy, read), is_empty=True)
+    continued = renamed or (previous if context.is_continued else None)
     if continued is not None and not (context.lines and has_new_lines(copy, continued)):
         return replace(_file(match, copy, read), fault=FileReplaced(what=match.name))
     if not read.size and not context.takes_whole_batches:
@@ -78,11 +84,33 @@ def _fetched(match: _Match, copy: Path, context: Context) -> FetchedFile | None:
         if context.takes_whole_batches:
             return None
         read = without_last_line(copy, read)
-        if not read.size or (previous is not None and previous.digest == read.digest):
+        if not read.size or read.digest in [file.digest for file in (previous, renamed) if file is not None]:
             return None
     if continued is not None and context.lines is not None:
         keep_new_lines(copy, continued, context.lines)
     return _file(match, copy, read)
+
+
+def _gone(found: Sequence[_Match], context: Context) -> list[ReadFile]:
+    """Return the files that were read, and whose content no unchanged file has; of one with several names the last."""
+    unchanged = {(match.name, match.size, match.modified) for match in found}
+    files = context.position.files.values()
+    kept = {file.digest for file in files if (file.name, file.size, file.modified) in unchanged}
+    gone = (file for file in files if file.digest and file.digest not in kept)
+    return list({file.digest: file for file in gone}.values())
+
+
+def _renamed(copy: Path, read: ReadFile, gone: list[ReadFile], context: Context) -> ReadFile | None:
+    """Return the file that a copy was before it got another name, and new lines; it is gone no more."""
+    digests = prefix_digests(copy, (file.size for file in gone))
+    for file in sorted(gone, key=lambda file: -file.size):
+        is_same = file.name != read.name and digests.get(file.size) == file.digest
+        if is_same and (file.size == read.size or (context.lines and has_new_lines(copy, file))):
+            gone.remove(file)
+            log.info("a renamed file is not read again", file=read.name, before=file.name)
+            context.report(f"{read.name}: was {file.name}, and is not read again")
+            return file
+    return None
 
 
 def _file(match: _Match, copy: Path, read: ReadFile) -> FetchedFile:

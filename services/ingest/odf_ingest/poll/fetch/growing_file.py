@@ -7,6 +7,7 @@ import hashlib
 import mmap
 import os
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -45,17 +46,34 @@ def without_last_line(copy: Path, read: ReadFile) -> ReadFile:
     with copy.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         size = content.rfind(NEWLINE) + 1
     os.truncate(copy, size)
-    return ReadFile(name=read.name, size=size, modified=read.modified, digest=str(_digest(copy, size)))
+    return ReadFile(
+        name=read.name, size=size, modified=read.modified, digest=prefix_digests(copy, (size,))[size]
+    )
 
 
 def has_new_lines(copy: Path, previous: ReadFile) -> bool:
     """Return whether a copy begins with what was read before, and continues with lines of its own."""
-    if copy.stat().st_size <= previous.size or str(_digest(copy, previous.size)) != previous.digest:
+    if copy.stat().st_size <= previous.size:
+        return False
+    if prefix_digests(copy, (previous.size,))[previous.size] != previous.digest:
         return False
     with copy.open("rb") as file:
         file.seek(max(previous.size - 1, 0))
         # Else the last line that was read has become longer.
         return not previous.size or NEWLINE in file.read(2)
+
+
+def prefix_digests(file: Path, sizes: Iterable[int]) -> Mapping[int, str]:
+    """Return the hashes of the first bytes of a file, by their number; those of more bytes than it has are left out."""
+    digests, digest, done = {}, hashlib.sha3_256(), 0
+    length = file.stat().st_size
+    with file.open("rb") as content:
+        for size in sorted({size for size in sizes if size <= length}):
+            while done < size and (chunk := content.read(min(CHUNK_BYTES, size - done))):
+                digest.update(chunk)
+                done += len(chunk)
+            digests[size] = str(Multihash.sha3(digest.digest()))
+    return digests
 
 
 def keep_new_lines(copy: Path, previous: ReadFile, lines: Lines) -> None:
@@ -93,13 +111,3 @@ def _ends_with_newline(file: Path) -> bool:
             return True
         content.seek(-1, os.SEEK_END)
         return content.read(1) == NEWLINE
-
-
-def _digest(file: Path, size: int) -> Multihash:
-    """Return the hash of the first `size` bytes of a file."""
-    digest = hashlib.sha3_256()
-    with file.open("rb") as content:
-        while size > 0 and (chunk := content.read(min(CHUNK_BYTES, size))):
-            digest.update(chunk)
-            size -= len(chunk)
-    return Multihash.sha3(digest.digest())
