@@ -20,8 +20,9 @@ from tests.deploy.dockerfile_steps import carry_out, lineage, read
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.embedded import health
+from odf_common.embedded.node_file import ADDRESSES, VIEWS
 from odf_common.embedded.parts.tcp_ports import allocate
-from odf_common.embedded.plan import ADDRESSES, VIEWS, installed
+from odf_common.embedded.plan import installed
 from odf_common.service.protection import require_protected
 from odf_common.service.settings import Settings, described
 

@@ -24,11 +24,10 @@ from typing import Final
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.local.outage_files import Outage, read_outages
 from odf_common.codec.visible_text import visible
-from odf_common.embedded.node_file import Node, Part, find_node, is_running
+from odf_common.embedded.node_file import ADDRESSES, VIEWS, Node, Part, find_node, is_running
 from odf_common.embedded.parts.readiness import Probe, grpc_answers, grpc_serves, http_answers
-from odf_common.embedded.plan import ADDRESSES, VIEWS
 from odf_common.errors import InvalidInput, OdfError, explained
-from odf_common.service.outages import CHECK_TIMEOUT_SECONDS, Check, checks_of, service_check, why_silent
+from odf_common.service.part_checks import CHECK_TIMEOUT_SECONDS, Check, checks_of, service_check, why_silent
 from odf_common.service.protection import command_credentials, secret_of
 from odf_common.service.settings import ENGINE, Settings, load
 

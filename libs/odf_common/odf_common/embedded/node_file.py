@@ -10,9 +10,19 @@ from typing import Any, Final, cast
 from odf_common.adapters.secrets import HomeOfAnotherUser
 from odf_common.embedded.credentials import with_kafka, with_redis
 from odf_common.errors import Unavailable
+from odf_common.service.protection import ENGINE_SERVICE
 from odf_common.service.settings import Settings, without_password
 
 FILE: Final = "node.json"
+VIEWS: Final = "views"  # a separate process, started with the coordinator
+# Services in display order, and the settings with their addresses.
+ADDRESSES: Final = {
+    "ingest": "ingest_grpc",
+    "coordinator": "coordinator_grpc",
+    ENGINE_SERVICE: "engine",
+    "verifier": "verifier_grpc",
+    "sync": "sync_grpc",
+}
 _ADDRESSES: Final = ("kafka", "kafka_sasl", "kafka_client_file", "redis", "engine", "http", "views")
 ADVICE: Final = "start one with `odf up --detach`"
 

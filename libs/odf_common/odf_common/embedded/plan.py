@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from odf_common.embedded.checks import require_free
 from odf_common.embedded.credentials import PRODUCER, client_properties, with_kafka, with_redis
-from odf_common.embedded.node_file import Node
+from odf_common.embedded.node_file import ADDRESSES, VIEWS, Node
 from odf_common.embedded.parts.environments import engine_environment, program_environment
 from odf_common.embedded.parts.kafka_redis import kafka_part, redis_part
 from odf_common.embedded.parts.managed_process import PartSpec, is_in_foreground
@@ -25,7 +25,6 @@ from odf_common.service.settings import SINGLE_TENANT, Settings, without_passwor
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")
-VIEWS: Final = "views"  # a separate process, started with the coordinator
 VIEWS_MODULE: Final = "odf_coordinator.views"
 CREDENTIALS: Final = (
     "kafka_security_protocol",
@@ -35,14 +34,6 @@ CREDENTIALS: Final = (
     "redis_password_file",
 )
 TEMPORARY: Final = "scratch/tmp"  # has a folder per service, emptied before it starts
-# Services in display order, and the settings with their addresses.
-ADDRESSES: Final = {
-    "ingest": "ingest_grpc",
-    "coordinator": "coordinator_grpc",
-    ENGINE_SERVICE: "engine",
-    "verifier": "verifier_grpc",
-    "sync": "sync_grpc",
-}
 
 
 Allocate = Callable[[Iterable[str]], Mapping[str, int]]

@@ -5,39 +5,29 @@ be missing, so an outage is known within ten seconds, and a busy part is none.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 import structlog
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client import Gauge
 
-from odf_common.adapters.grpc.client import calling, channel, require_server
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
-from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local.outage_files import Outage, OutageFile
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
-from odf_common.service.connections import kafka_cluster, redis_connection
-from odf_common.service.protection import ENGINE_SERVICE, peer_credentials, secret_of
-from odf_common.service.settings import ENGINE, Settings
+from odf_common.service.part_checks import CHECK_TIMEOUT_SECONDS, Check, why_silent
 
 log = structlog.stdlib.get_logger(__name__)
 
 CHECK_SECONDS: Final = 3.0  # between two checks of a part
-CHECK_TIMEOUT_SECONDS: Final = 2.0
 MIN_FAILURES: Final = 2  # in a row
 UNREACHABLE: Final = Gauge(
     "odf_unreachable_seconds",
     "Seconds since this service cannot reach a part of the node; 0 if it can.",
     ("part",),
 )
-Check = Callable[[], None]  # raises `OdfError` unless a part answers within `CHECK_TIMEOUT_SECONDS`
 
 
 @dataclass(eq=False, kw_only=True)
@@ -144,42 +134,6 @@ class OutageWatch:
         for part, (since, why) in self._outages.items():
             second = Timestamp.from_ms(since.ms // 1000 * 1000)
             yield Outage(part=part, seen_by=self._service, since=str(second), why=why)
-
-
-def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check]:
-    """Return the checks of Kafka, Redis and the bucket, if they are configured, and of these services."""
-    checks: dict[str, Check] = {}
-    if settings.kafka is not None:
-        checks["kafka"] = partial(KafkaTopics(kafka_cluster(settings)).require_answer, CHECK_TIMEOUT_SECONDS)
-    if settings.redis is not None:
-        checks["redis"] = redis_connection(settings).require_answer
-    if settings.store is not None:
-        url = urlsplit(settings.store.endpoint or settings.s3_endpoint)
-        address = f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
-        checks["store"] = partial(require_server, "the bucket", address, CHECK_TIMEOUT_SECONDS)
-    for name in services:
-        field = "engine" if name == ENGINE_SERVICE else f"{name}_grpc"
-        configured: str | None = getattr(settings, field) or (ENGINE if name == ENGINE_SERVICE else None)
-        if configured is not None:
-            credentials = peer_credentials(settings, configured, secret_of(name))
-            checks[name] = service_check(name, configured, credentials)
-    return checks
-
-
-def service_check(name: str, address: str, credentials: PeerCredentials) -> Check:
-    """Return a check that asks a service for its health; one that is not ready yet answers, too."""
-    health = health_pb2_grpc.HealthStub(channel(address, credentials))
-
-    def check() -> None:
-        with calling(name):
-            health.Check(health_pb2.HealthCheckRequest(), timeout=CHECK_TIMEOUT_SECONDS)
-
-    return check
-
-
-def why_silent(error: OdfError) -> str:
-    """Return why a part does not answer, without its name, which is shown next to it."""
-    return (isinstance(error, Unavailable) and error.why) or str(error)
 
 
 def _seconds(since: Timestamp, now: Timestamp) -> float:

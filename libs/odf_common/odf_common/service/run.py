@@ -31,7 +31,8 @@ from odf_common.service.audit import Audit
 from odf_common.service.consumer.consumer_loop import Handler, OutgoingMessage, Reader, Subscription
 from odf_common.service.consumer.retry import keep_trying
 from odf_common.service.environment import Environment, IsolatedEnvironment, connect
-from odf_common.service.outages import OutageWatch, checks_of
+from odf_common.service.outages import OutageWatch
+from odf_common.service.part_checks import checks_of
 from odf_common.service.protection import GRPC_SECRET, listening_address, peer_credentials, require_protected
 from odf_common.service.settings import Settings, load
 

@@ -46,6 +46,7 @@ READS: Final = {
     *("Coordinator.Query", "Coordinator.ListRefs", "Coordinator.Compare"),
     *(
         "Ingest.Drain",
+        "Ingest.Future",
         "Ingest.Stuck",
         "Ingest.Rejected",
         "Ingest.ShowSources",

@@ -15,7 +15,8 @@ from odf_common.embedded.health import RECONNECTS, with_outages
 from odf_common.embedded.node_file import Node, Part
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
-from odf_common.service.outages import Check, OutageWatch, SilentParts, checks_of
+from odf_common.service.outages import OutageWatch, SilentParts
+from odf_common.service.part_checks import Check, checks_of
 from odf_common.service.protection import peer_credentials
 from odf_common.service.settings import Settings
 

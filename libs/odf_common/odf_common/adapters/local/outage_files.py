@@ -11,11 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from odf_common.adapters.local import durable
-
-log = structlog.stdlib.get_logger(__name__)
 
 FOLDER: Final = "outages"
 STALE_SECONDS: Final = 20.0  # several checks
@@ -56,7 +52,9 @@ class OutageFile:
             pending.write_text(json.dumps([asdict(one) for one in outages]))
             pending.replace(self._file)
         except OSError as error:
-            log.warning("cannot record outages", why=str(error))
+            import structlog  # noqa: PLC0415 commands read these files, and do not log
+
+            structlog.stdlib.get_logger(__name__).warning("cannot record outages", why=str(error))
 
 
 def read_outages(home: Path) -> Sequence[Outage]:
@@ -75,5 +73,5 @@ def _outages_in(file: Path) -> Iterator[Outage]:
     try:
         if time.time() - file.stat().st_mtime < STALE_SECONDS:
             yield from [Outage(**one) for one in json.loads(file.read_bytes())]
-    except (OSError, ValueError, TypeError) as error:
-        log.debug("cannot read outages", file=str(file), why=str(error))
+    except (OSError, ValueError, TypeError):
+        return

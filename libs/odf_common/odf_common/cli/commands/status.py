@@ -22,15 +22,14 @@ from odf_common.cli.output import (
 )
 from odf_common.cli.rows import problem_of, with_stuck
 from odf_common.embedded.health import SERVICE_REMEDY, located_node, remedy_of
-from odf_common.embedded.node_file import Node
+from odf_common.embedded.node_file import VIEWS, Node
 from odf_common.embedded.parts.log_excerpt import log_excerpt
-from odf_common.embedded.plan import VIEWS
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp, record_count
 from odf_common.ports.store import unknown_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
-from odf_common.service.outages import why_silent
+from odf_common.service.part_checks import why_silent
 from odf_common.service.settings import load
 
 MAX_PROBLEM_CHARACTERS: Final = 300  # in the list of problems

@@ -14,13 +14,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import asyncio_channel
 from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, require_own_server
-from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.embedded.credentials import PRODUCER
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import FIXED_TOPICS
-from odf_common.service.connections import kafka_cluster
-from odf_common.service.node_id import claim_topics
 from odf_common.service.settings import Settings
 
 Probe = Callable[[], Awaitable[bool]]
@@ -93,6 +90,10 @@ def answers(
 
 def kafka_has_topics(settings: Settings) -> Probe:
     """Return a probe: the embedded broker answers; it creates and claims the fixed topics, and admits producers."""
+    from odf_common.adapters.kafka.admin import KafkaTopics  # noqa: PLC0415 commands use other probes
+    from odf_common.service.connections import kafka_cluster  # noqa: PLC0415
+    from odf_common.service.node_id import claim_topics  # noqa: PLC0415
+
     is_listening = listens(settings.required("kafka"))
 
     def make() -> bool:
