@@ -148,23 +148,23 @@ def start_load(node: Node, datasets: Datasets, token: str) -> Load:
 
 @dataclass(slots=True)
 class StatusWatch:
-    """The first problems of `odf status`, and after how many seconds; None if it named none."""
+    """The first problems of `odf status`, and when it named them (monotonic clock); None if it named none."""
 
-    seconds: float | None = None
+    at: float | None = None
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def status_watched(node: Node, at: str, expected: Iterable[str]) -> Iterator[StatusWatch]:
     """Ask `odf status` in a container until it names one of the parts that are `expected`, meanwhile."""
-    watch, ended, begun, parts = StatusWatch(), threading.Event(), time.monotonic(), set(expected)
+    watch, ended, parts = StatusWatch(), threading.Event(), set(expected)
 
     def ask() -> None:
         while not ended.wait(STATUS_POLL_SECONDS):
             with suppress(CommandFailed, docker.errors.APIError, ValueError):
                 problems = _problems(node.status(at))
                 if parts & problems.keys():
-                    watch.problems, watch.seconds = problems, time.monotonic() - begun
+                    watch.problems, watch.at = problems, time.monotonic()
                     return
 
     thread = threading.Thread(target=ask, daemon=True)

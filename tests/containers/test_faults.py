@@ -4,6 +4,8 @@
 """
 
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final
 
 import pytest
@@ -61,21 +63,46 @@ def play(node: Node, token: str, case: Case) -> Outcome:
     datasets.add(node)
     load = start_load(node, datasets, token)
     time.sleep(WARM_SECONDS)
-    begun = time.time()
-    with status_watched(node, case.at, case.named) as watch:
-        for fault in case.faults:
-            fault.begin(node)
-        time.sleep(max(0.0, case.seconds - (time.time() - begun)))
-    for fault in reversed(case.faults):
-        fault.end(node)
-    ended = time.time()
+    broken = _break(node, case)
     time.sleep(AFTER_SECONDS)
     load.stop()
+    outcome = _outcome(node, case, datasets, load, broken)
+    datasets.delete(node)
+    return outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """The time of faults, in seconds since 1970, and what `odf status` named after how many seconds."""
+
+    begun: float
+    ended: float
+    status: str
+    status_seconds: float | None
+
+
+def _break(node: Node, case: Case) -> Broken:
+    begun = time.time()
+    with ExitStack() as faults, status_watched(node, case.at, case.named) as watch:
+        for fault in case.faults:
+            fault.begin(node)
+            faults.callback(fault.end, node)
+        there = time.monotonic()
+        time.sleep(max(0.0, case.seconds - (time.time() - begun)))
+    return Broken(
+        begun=begun,
+        ended=time.time(),
+        status=", ".join(watch.problems),
+        status_seconds=None if watch.at is None else max(0.0, watch.at - there),
+    )
+
+
+def _outcome(node: Node, case: Case, datasets: Datasets, load: Load, broken: Broken) -> Outcome:
     by_hand = _settle(node, datasets, load)
     rows = records(node, datasets.root)
     lost, twice = lost_and_repeated(rows, load)
-    recovered = recovery(node, datasets, rows, begun, ended)
-    outcome = Outcome(
+    recovered = recovery(node, datasets, rows, broken.begun, broken.ended)
+    return Outcome(
         case=case.name,
         lost=lost,
         twice=twice,
@@ -87,14 +114,12 @@ def play(node: Node, token: str, case: Case) -> Outcome:
         ingest_seconds=recovered.ingest,
         derivative_seconds=recovered.derivatives,
         stalled_seconds=recovered.stalled,
-        status=", ".join(watch.problems),
-        status_seconds=watch.seconds,
+        status=broken.status,
+        status_seconds=broken.status_seconds,
         by_hand=by_hand,
         unacknowledged=load.unacknowledged,
-        answers=[one for one in load.answers if one.begun + one.seconds >= begun],
+        answers=[one for one in load.answers if one.begun + one.seconds >= broken.begun],
     )
-    datasets.delete(node)
-    return outcome
 
 
 def _settle(node: Node, datasets: Datasets, load: Load) -> list[str]:
