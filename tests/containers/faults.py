@@ -148,6 +148,11 @@ class Case:
     at: str = "sync"  # the container where it is asked
 
     @property
+    def breaks_http(self) -> bool:
+        """Whether the HTTP server itself is off the network or does not run."""
+        return any(getattr(fault, "service", None) == "sync" for fault in self.faults)
+
+    @property
     def fills_home(self) -> bool:
         """Whether the case needs a node whose home is small."""
         return any(isinstance(fault, Full) for fault in self.faults)
