@@ -1,7 +1,8 @@
 """Formats whose files and messages are each one table: Parquet, and Arrow IPC, whose step is a kind of Parquet's."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from itertools import islice
 from pathlib import Path
@@ -23,6 +24,7 @@ from odf_ingest.read.types.columns import unconvertible, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.numbers import has_wide_decimals
 from odf_ingest.read.types.type_names import type_name
 
 PLAIN_LAYOUTS: Final[Mapping[pa.DataType, pa.DataType]] = {
@@ -30,6 +32,7 @@ PLAIN_LAYOUTS: Final[Mapping[pa.DataType, pa.DataType]] = {
     pa.binary_view(): pa.large_binary(),
 }
 MAX_DECODED_BYTES: Final = max_decoded_bytes(4 << 30)  # of one file or message
+_DECIMAL: Final = re.compile(r"DECIMAL\((?:39|[4-9]\d), (\d+)\)")
 _FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 
 
@@ -60,6 +63,7 @@ def _infer(step: ReadStepParquet, value: bytes, base: pa.Schema | None) -> pa.Sc
         return None
     schema = decode_schema(step, pa.BufferReader(value))
     require_distinct(schema.names)
+    _require_narrow(column for column in schema if column.name not in base.names)
     return continued(base, schema)
 
 
@@ -128,6 +132,7 @@ def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.
         require_distinct(table.column_names)
+        _require_narrow(table.schema)
         schema = pa.schema(
             [
                 column.with_type(_own_type(column.type))
@@ -144,6 +149,19 @@ def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
             raise InvalidInput(where=f"column {column.name}", text="is missing")
         table = table.append_column(column, pa.nulls(len(table), column.type))
     return table.select(schema.names), schema
+
+
+def _require_narrow(columns: Iterable[pa.Field]) -> None:
+    """Raise `InvalidInput` if a column that is not declared has decimals that no query can read."""
+    for column in columns:
+        if has_wide_decimals([column]):
+            name = type_name(column.type)
+            narrow = _DECIMAL.sub(lambda type_: f"DECIMAL(38, {min(int(type_[1]), 38)})", name)
+            raise InvalidInput(
+                where=f"column {column.name}",
+                text=f"no query can read more than 38 digits, and it is {name}; declare a schema with "
+                f"{column.name} {narrow}",
+            )
 
 
 def require_distinct(names: Sequence[str]) -> None:

@@ -1,4 +1,5 @@
 import io
+import re
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -52,6 +53,30 @@ def test_a_decimal_with_more_digits_before_the_point_than_declared_is_refused(ty
     table = pa.table({"a": values.filter(pa.array([True, True, False, True]))})
     found = read_batch(ReadStepParquet(), file_of(table), wanted)
     assert found.column("a").to_pylist() == [Decimal(7), None, Decimal("9" * 29)]
+
+
+@pytest.mark.parametrize(
+    ("type_of", "narrow"),
+    [
+        (lambda inner: inner, "DECIMAL(38, 2)"),
+        (lambda inner: pa.struct([("n", pa.decimal128(5, 1)), ("d", pa.list_(inner))]), None),
+    ],
+    ids=["plain", "nested"],
+)
+def test_a_column_with_more_digits_than_a_query_can_read_has_to_be_declared(
+    type_of: Callable[[pa.DataType], pa.DataType], narrow: str | None
+) -> None:
+    table = pa.table({"id": [1], "a": pa.nulls(1, type_of(pa.decimal256(50, 2)))})
+    narrow = narrow or "STRUCT<n: DECIMAL(5, 1), d: ARRAY<DECIMAL(38, 2)>>"
+    declared = re.escape(f"; declare a schema with a {narrow}")
+    with pytest.raises(InvalidInput, match=r"^column a: no query can read more than 38 digits.*" + declared):
+        read_batch(ReadStepParquet(), file_of(table), None)
+    with pytest.raises(InvalidInput, match=declared):
+        infer_batch(ReadStepParquet(), file_of(table), pa.schema([("id", pa.int64())]))
+    wanted = pa.schema([("id", pa.int64()), ("a", type_of(pa.decimal128(38, 2)))])
+    assert read_batch(ReadStepParquet(), file_of(table), wanted).schema.equals(wanted)
+    assert infer_batch(ReadStepParquet(), file_of(table), table.schema) is not None, "what a chain has"
+    assert len(read_batch(ReadStepParquet(), file_of(table), table.schema)) == 1
 
 
 @pytest.mark.parametrize(
