@@ -173,12 +173,7 @@ def _compiled(
     loss = _refusal(lambda: check_decimals(spark, analysed.plan, tree))
     schemas = tuple(input_.schema for input_ in inputs)
     query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
-    batch = (
-        EXPANDING_RECORDS_PER_BATCH
-        if any(part.kind == "Generate" for part in tree.walk())
-        else RECORDS_PER_BATCH
-    )
-    compiler = Compiler(Plans(spark, spark.feeding(), batch), cut)
+    compiler = Compiler(Plans(spark, spark.feeding(), _records_per_batch(tree)), cut)
     plan = without_today(spark, analysed.plan, tree)
     last = compiler.last(node, plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
@@ -196,6 +191,11 @@ def _compiled(
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
+
+
+def _records_per_batch(tree: Tree) -> int:
+    is_expanding = any(part.kind == "Generate" for part in tree.walk())
+    return EXPANDING_RECORDS_PER_BATCH if is_expanding else RECORDS_PER_BATCH
 
 
 def _check_repeatable(spark: Spark, plan: Java) -> None:
