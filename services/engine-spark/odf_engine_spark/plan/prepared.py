@@ -24,6 +24,7 @@ from odf_engine_spark.analysis.dialect import (
 )
 from odf_engine_spark.analysis.emission_fingerprint import Fingerprint, fingerprint_of
 from odf_engine_spark.analysis.final_inputs import FinalStep, final_steps
+from odf_engine_spark.analysis.inexact_doubles import check_doubles
 from odf_engine_spark.analysis.plan_shape import shape_of
 from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
@@ -169,8 +170,7 @@ def _compiled(
             )
         check_late(node)
     event_time = dict(columns)[vocab.event_time_column]
-    of_time = node.flow.times.get(event_time)
-    loss = _refusal(lambda: check_decimals(spark, analysed.plan, tree))
+    of_time, loss = node.flow.times.get(event_time), _loss(spark, analysed)
     schemas = tuple(input_.schema for input_ in inputs)
     query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
     compiler = Compiler(Plans(spark, spark.feeding(), _records_per_batch(tree)), cut)
@@ -187,7 +187,7 @@ def _compiled(
         final_steps=final_steps(node),
         changes=changes_of(query),
         loss=loss,
-        refusal=_refusal(lambda: check_nested_times(analysed.plan, tree)),
+        refusal=_error_of(lambda: _check_new(spark, analysed)),
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
@@ -208,7 +208,17 @@ def _check_repeatable(spark: Spark, plan: Java) -> None:
         )
 
 
-def _refusal(check: Callable[[], None]) -> InvalidQuery | None:
+def _loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:
+    return _error_of(lambda: check_decimals(spark, analysed.plan, analysed.tree))
+
+
+def _check_new(spark: Spark, analysed: _AnalysedPlan) -> None:
+    """Raise `InvalidQuery` for what no new query may have."""
+    check_nested_times(analysed.plan, analysed.tree)
+    check_doubles(spark, analysed.plan, analysed.tree)
+
+
+def _error_of(check: Callable[[], None]) -> InvalidQuery | None:
     """Return the error of a check, if it has one."""
     try:
         check()

@@ -6,6 +6,7 @@ state is kept. Hidden columns travel with the rows: a record's number in the req
 stream (`ARRIVED`).
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -260,3 +261,16 @@ def all_expressions(plan: Java) -> Iterator[Java]:
         for node in with_children(root):
             for expression in items(node.expressions()):
                 yield from with_children(expression)
+
+
+def json_type(type_: Java) -> object:
+    """Return a type as its JSON: a name, or a mapping with the types in it."""
+    return json.loads(type_.json())
+
+
+def types_in(type_: object) -> Sequence[object]:
+    """Return the types in the JSON of a type, in order."""
+    if not isinstance(type_, Mapping):
+        return ()
+    fields = [column["type"] for column in type_.get("fields", ())]
+    return [*fields, *(type_[name] for name in ("elementType", "keyType", "valueType") if name in type_)]

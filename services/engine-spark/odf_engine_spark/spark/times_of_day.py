@@ -7,13 +7,18 @@ replaced so: nothing new may read TIMESTAMPs from JSON and CSV without a format,
 structs of strings.
 """
 
-import json
-from collections.abc import Mapping, Sequence
 from typing import Final
 
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.spark.jvm import Java, Spark
-from odf_engine_spark.spark.logical_plans import EXPRESSIONS, Plans, all_expressions, items
+from odf_engine_spark.spark.logical_plans import (
+    EXPRESSIONS,
+    Plans,
+    all_expressions,
+    items,
+    json_type,
+    types_in,
+)
 from odf_engine_spark.spark.tree import Tree
 
 _EXPRESSION: Final = f"{EXPRESSIONS}.Expression"
@@ -60,43 +65,30 @@ def _gives_nested(node: Tree) -> bool:
 def _advice(expression: Java) -> str:
     """Return what to write instead of a conversion of strings inside of other values; nothing for others."""
     match expression.getClass().getSimpleName():
-        case "JsonToStructs" | "CsvToStructs" if _has_time(_type(expression.schema())):
+        case "JsonToStructs" | "CsvToStructs" if _has_time(json_type(expression.schema())):
             options = items(expression.options().keys().toSeq())
             has_format = _FORMAT in (str(option).lower() for option in options)
             return "" if has_format else "give it the option timestampFormat, or declare STRING and CAST it"
-        case "VariantGet" if _has_time(_type(expression.targetType())):
+        case "VariantGet" if _has_time(json_type(expression.targetType())):
             return "get a STRING from the variant, and CAST it"
         case "Cast":
-            source, target = _type(expression.child().dataType()), _type(expression.dataType())
+            source, target = json_type(expression.child().dataType()), json_type(expression.dataType())
             is_nested = source != "string" and _reads_time(source, target)
             return "CAST each STRING in it" if is_nested else ""
         case _:
             return ""
 
 
-def _type(type_: Java) -> object:
-    """Return a type of Spark as its JSON: a name, or a mapping with the types in it."""
-    return json.loads(type_.json())
-
-
 def _has_time(type_: object) -> bool:
-    return type_ == _TIME or any(_has_time(part) for part in _types_in(type_))
+    return type_ == _TIME or any(_has_time(part) for part in types_in(type_))
 
 
 def _reads_time(source: object, target: object) -> bool:
     """Return whether strings in values of a type become TIMESTAMPs in values of another one."""
     if source in ("string", "variant"):
         return _has_time(target)
-    pairs = zip(_types_in(source), _types_in(target), strict=False)
+    pairs = zip(types_in(source), types_in(target), strict=False)
     return any(_reads_time(before, after) for before, after in pairs)
-
-
-def _types_in(type_: object) -> Sequence[object]:
-    """Return the types in the JSON of a type, in order."""
-    if not isinstance(type_, Mapping):
-        return ()
-    fields = [field["type"] for field in type_.get("fields", ())]
-    return [*fields, *(type_[name] for name in ("elementType", "keyType", "valueType") if name in type_)]
 
 
 class _Guard:

@@ -22,6 +22,7 @@ from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import PREPROCESS_INPUT, QueryTable
 from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import check_moments, check_steps
+from odf_engine_spark.analysis.inexact_doubles import check_doubles
 from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.row_wise import check_row_wise, check_row_wise_text
 from odf_engine_spark.analysis.sandbox import check_query
@@ -130,6 +131,7 @@ def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | N
     check_row_wise(spark, analysed, tree)
     check_decimals(spark, analysed, tree)
     check_nested_times(analysed, tree)
+    check_doubles(spark, analysed, tree)
 
 
 def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tuple[Java, Tree]:
