@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
-from odf_ingest.read import infer_batch, read_batch, read_records, suspects
+from odf_ingest.read import infer_batch, read_batch, read_file, read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import MessageBuffer
 
@@ -90,6 +91,27 @@ def test_numbers_are_exact(step: ReadStep, type_: str, written: str, expected: o
 def test_numbers_that_do_not_fit_are_refused_by_column(step: ReadStep, type_: str, written: str) -> None:
     with pytest.raises(InvalidInput, match=r"^column c: "):
         value_of(step, type_, written)
+
+
+@pytest.mark.parametrize("step", JSON_STEPS)
+@pytest.mark.parametrize("type_", ["DOUBLE", "FLOAT", "STRUCT<x: DOUBLE>", "DOUBLE[]"])
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_not_json_is_refused_by_column(step: ReadStep, type_: str, token: str) -> None:
+    written = {"S": f'{{"x":{token}}}', "[": f"[{token}]"}.get("[" if "[" in type_ else type_[0], token)
+    with pytest.raises(InvalidInput, match=rf"^column c.*: {token} is not JSON"):
+        value_of(step, type_, written)
+
+
+@pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity"])
+def test_rows_with_what_is_not_json_are_refused_among_others(token: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows"
+    file.write_text(f'{{"c": 1.5}}\n{{"c": null, "other": 1}}\n{{"c": {token}}}\n')
+    step = ReadStepNdJson(ddl_schema=("c DOUBLE",))
+    for schema in (pa.schema([("c", pa.float64())]), None):
+        with pytest.raises(
+            InvalidInput, match=rf"^line 3: column c: {token} is not JSON \(RFC 8259\): write null"
+        ):
+            read_file(step, file, schema)
 
 
 @pytest.mark.parametrize("step", STEPS)

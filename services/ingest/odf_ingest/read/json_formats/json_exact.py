@@ -5,6 +5,7 @@ for an integer) are rewritten; values that do not fit are refused with column, v
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -212,10 +213,9 @@ def _integer(token: str, target: pa.DataType, where: str) -> str:
 
 
 def _floating(token: str, target: pa.DataType, where: str, formats: TimeFormats) -> str:
-    if token not in _INFINITE and pa.scalar(float(token)).cast(target).as_py() in (
-        float("inf"),
-        -float("inf"),
-    ):
+    if token in _INFINITE:
+        raise Misfit(where=f"column {where}", text=f"{token} is not JSON (RFC 8259): write null")
+    if math.isinf(pa.scalar(float(token)).cast(target).as_py()):
         raise _misfit(Quoted(token), target, where)
     if formats.is_inferred and is_rounded(token):
         raise Misfit(

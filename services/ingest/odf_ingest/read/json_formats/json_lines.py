@@ -227,13 +227,15 @@ def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_
 
 
 def _require_finite(table: pa.Table) -> None:
-    """Raise `InvalidInput` for an infinite number, which is a number too large for its type."""
+    """Raise `InvalidInput` for NaN, which is not JSON, and for a number too large for its type, which is infinite."""
     for name, column in zip(table.column_names, table.columns, strict=True):
         if not _has_floats(column.type):
             continue
         for values in _floats(column.combine_chunks() if kind.is_nested(column.type) else column):
-            if len(values) and pc.any(pc.is_inf(values), min_count=0).as_py():
-                raise InvalidInput(where=f"column {name}", text="has a number that is too large for its type")
+            if len(values) and not pc.all(pc.is_finite(values), min_count=0).as_py():
+                raise InvalidInput(
+                    where=f"column {name}", text="has NaN, or a number that is too large for its type"
+                )
 
 
 def _has_large_floats(table: pa.Table) -> bool:
