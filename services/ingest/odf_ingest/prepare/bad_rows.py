@@ -40,6 +40,9 @@ MAX_BAD_ROWS: Final = 10_000  # of one table: each is sought alone, and kept wit
 class BadRows(Protocol):
     """How bad rows are handled."""
 
+    def infer(self, base: pa.Schema | None) -> pa.Schema | None:
+        """Return the columns that the rows have, after those of `base`; raises `InvalidInput` if it has none."""
+
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table without the rows of `faults`, or raise `InvalidInput` with the place of the first."""
 
@@ -65,6 +68,10 @@ class RefusedRows:
         """`content` returns the batch that `step` reads."""
         self._step = step
         self._content = content
+
+    def infer(self, base: pa.Schema | None) -> pa.Schema | None:
+        """Return the columns of the batch."""
+        return infer_batch(self._step, self._content(), base)
 
     def without(self, table: pa.Table, faults: Mapping[int, str]) -> pa.Table:
         """Return the table; raises `InvalidInput` with the place of the first bad row."""

@@ -4,8 +4,10 @@ Messages that are not records are separated here, and rows of files if the calle
 the first bad row refuses the file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -58,6 +60,9 @@ from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.finer_times import finer_times_refused
 from odf_ingest.read.types.type_names import type_name
+
+Infer = Callable[[pa.Schema | None], pa.Schema | None]
+_NAMED_MESSAGES: Final = 10  # whose columns an error may name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +231,7 @@ class Preparer:
         if plan.source.preprocess is None:
             faults = {
                 **operation_faults(plan.source.merge, table, plan.vocab),
-                **_nulls(plan, table, _required_in(plan, table)),
+                **_nulls(plan, table, _required_in(plan, table), bad_rows.infer),
             }
             records = bad_rows.without(table, faults)
         else:
@@ -286,9 +291,11 @@ class Preparer:
             times = arrival_times(plan, table, _timestamps(part)[outcome.kept])
             table = with_event_time(table, name, times)
         required = (name, *plan.required) if is_declared else plan.required
+        infer = partial(infer_records, step, list(part.values[:_NAMED_MESSAGES]))
+        nulls = _nulls if plan.schema is not None else _missing
         faults = {
             **operation_faults(plan.source.merge, table, plan.vocab),
-            **(_nulls(plan, table, required) if plan.schema is not None else _missing(plan, table, required)),
+            **nulls(plan, table, required, infer),
             **faults,
         }
         table, _, bad = _without(_as_kept(table), outcome.kept, faults, outcome.bad)
@@ -376,12 +383,12 @@ def _as_kept(table: pa.Table) -> pa.Table:
     return as_stored(normalize_timestamps(table))
 
 
-def _missing(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
+def _missing(plan: Plan, table: pa.Table, columns: Sequence[str], infer: Infer) -> Mapping[int, str]:
     """Return rows that lack a required value; all rows if the column was not found."""
     for name in columns:
         if name not in table.column_names:
-            return dict.fromkeys(range(len(table)), f"has no {name}")
-    return _nulls(plan, table, columns)
+            return dict.fromkeys(range(len(table)), f"has no {name}{_other_case(name, infer)}")
+    return _nulls(plan, table, columns, infer)
 
 
 def _without_empty_event_time(plan: Plan, table: pa.Table) -> pa.Table:
@@ -404,20 +411,39 @@ def _has_values(table: pa.Table, name: str) -> bool:
     return name in table.column_names and not kind.is_null(table.column(name).type)
 
 
-def _nulls(plan: Plan, table: pa.Table, columns: Sequence[str]) -> Mapping[int, str]:
-    """Return rows that lack a required value; of a retraction that its record completes, only its key is required."""
+def _nulls(
+    plan: Plan, table: pa.Table, columns: Sequence[str], infer: Infer | None = None
+) -> Mapping[int, str]:
+    """Return rows that lack a required value; of a retraction that its record completes, only its key is required.
+
+    `infer` returns the columns of the input, to name one that is written in another case.
+    """
     faults: dict[int, str] = {}
     for name in columns:
         if name not in table.column_names:
-            raise InvalidInput(where=f"column {name}", text="is required and is missing")
+            text = f"is required and is missing{_other_case(name, infer)}"
+            raise InvalidInput(where=f"column {name}", text=text)
         column = table.column(name)
         if column.null_count:
             rows = np.flatnonzero(pc.is_null(column).to_numpy())
             why = f"column {name}: null is not allowed; a value of {type_name(column.type)} is required"
             if _is_known_of_retractions(plan, name):
                 rows = np.setdiff1d(rows, retractions(plan, table))
+            why += _other_case(name, infer) if len(rows) else ""
             faults |= {int(row): why for row in rows if int(row) not in faults}
     return faults
+
+
+def _other_case(name: str, infer: Infer | None) -> str:
+    """Return that the input has a column with another case; nothing if it has none, or cannot be read again."""
+    try:
+        columns = None if infer is None else infer(pa.schema([]))
+    except InvalidInput:
+        return ""
+    names = () if columns is None else columns.names
+    return next(
+        (f"; it has {one}: case matters" for one in names if one != name and one.lower() == name.lower()), ""
+    )
 
 
 def _is_known_of_retractions(plan: Plan, name: str) -> bool:

@@ -146,7 +146,11 @@ def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
         if not column.nullable or len(missing) == len(schema):
-            raise InvalidInput(where=f"column {column.name}", text="is missing")
+            lower = column.name.lower()
+            others = (
+                f"; it has {name}: case matters" for name in table.column_names if name.lower() == lower
+            )
+            raise InvalidInput(where=f"column {column.name}", text=f"is missing{next(others, '')}")
         table = table.append_column(column, pa.nulls(len(table), column.type))
     return table.select(schema.names), schema
 

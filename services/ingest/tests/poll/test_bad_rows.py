@@ -241,10 +241,16 @@ def test_rows_are_counted_over_files_and_each_has_its_number(
         (LINES, b"x\ny\n", {}, "a.txt, line 1: expected one JSON object"),
         (CSV, b"id,name\n1,x\n", {}, "a.txt: the header has unknown columns 'name'"),
         (LINES, b'{"day":"2024-01-05"}\n', {}, "a.txt, line 1: column id: null is not allowed"),
+        (
+            LINES,
+            b'{"ID":1,"day":"2024-01-05"}\n',
+            {},
+            "a.txt, line 1: column id: null is not allowed; a value of BIGINT is required; it has ID: case matters",
+        ),
         (LINES, b'{"id":1}\nx\n', {"max_rejected_share": 0.4}, "1 of 2 rows of a.txt are not records"),
         (ReadStepParquet(), b"PAR1", {}, "a.txt: is not a Parquet file"),
     ],
-    ids=["all", "header", "all-null", "share", "parquet"],
+    ids=["all", "header", "all-null", "case", "share", "parquet"],
 )
 def test_a_file_of_another_format_is_refused(  # noqa: PLR0917
     make_polled: Any, poll: Any, tmp_path: Path, read: ReadStep, content: bytes, more: Any, why: str

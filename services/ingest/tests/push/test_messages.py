@@ -102,6 +102,14 @@ def test_the_position_is_in_the_block_of_the_records(make_bench: Any) -> None:
     )
 
 
+def test_a_rejected_message_names_its_key_in_another_case(make_bench: Any) -> None:
+    bench = make_bench(LEDGER)
+    commit(bench, a_batch({0: [message(1), message(2).replace(b"id", b"ID")]}))
+    assert [letter.reason for letter in bench.coordinator.letters] == [
+        "column id: null is not allowed; a value of BIGINT is required; it has ID: case matters"
+    ]
+
+
 def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
     bench = make_bench()
     commit(bench, a_batch({0: [message(1)]}))

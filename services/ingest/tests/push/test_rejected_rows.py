@@ -270,8 +270,9 @@ def test_a_row_of_a_table_without_an_event_time_is_rejected_and_stays_so(pushing
         ({"id": [None, None]}, {}, r"^row 1: column id: null is not allowed"),
         ({"id": [1, None], "day": ["x", None]}, {}, r"^row [12]: column "),
         ({"day": ["2024-01-01"]}, {}, r"^column id: is missing"),
+        ({"day": ["2024-01-01"], "ID": [1]}, {}, r"^column id: is missing; it has ID: case matters"),
     ],
-    ids=["all", "stop", "all-null", "each-another", "column"],
+    ids=["all", "stop", "all-null", "each-another", "column", "case"],
 )
 def test_a_table_is_refused_with_its_first_bad_row(pushing: Any, columns: Any, more: Any, why: str) -> None:
     made = pushing(read=TABLE)
@@ -279,6 +280,15 @@ def test_a_table_is_refused_with_its_first_bad_row(pushing: Any, columns: Any, m
     with pytest.raises(InvalidInput, match=why):
         made.push(parquet(**columns))
     assert (made.ids, made.letters.sent) == ([], [])
+
+
+def test_a_key_in_another_case_is_named(pushing: Any) -> None:
+    read = ReadStepParquet(ddl_schema=("id BIGINT", "day STRING"))
+    made = pushing(read=read, merge=MergeStrategyLedger(primary_key=("id",)))
+    with pytest.raises(
+        InvalidInput, match=r"^row 1: column id: null is not allowed; .*; it has ID: case matters"
+    ):
+        made.push(parquet(ID=[1], day=["x"]))
 
 
 def test_a_table_with_too_many_bad_rows_is_refused(pushing: Any) -> None:
