@@ -39,6 +39,7 @@ def test_records_that_are_held_wait_for_the_input_that_is_behind(node: Coordinat
     assert "3 records held by a join until the watermark reaches 1970-01-01T01:00:00Z" in wait.text
     assert "towns has no watermark; that of cities is 1970-01-01T00:05:00Z" in wait.text
     assert "`odf pull towns --set-watermark 1970-01-01T01:00:00Z`" in wait.remedy
+    assert "idleTimeout=1h`, or less than `odf source show towns` says" in wait.remedy
     over = wait_of(node, "over")
     assert over is not None
     assert (over.input, "(it derives from towns)" in over.text) == ("towns", True)

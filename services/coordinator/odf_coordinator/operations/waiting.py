@@ -101,7 +101,7 @@ class Waiting:
         return (
             f"records of {root.alias} with later times raise it; if none before {time} will come, "
             f"`odf pull {root.alias} --set-watermark {time}`; for partitions without messages: "
-            f"`odf source set {root.alias} idleTimeout=1h`"
+            f"`odf source set {root.alias} idleTimeout=1h`, or less than `odf source show {root.alias}` says"
         )
 
     def _input_behind(self, handle: DatasetHandle) -> DatasetHandle:
