@@ -89,11 +89,12 @@ class FileReplaced(Refused):
     )
     ADVICE = (
         "restore the file and put other records into a new one; or move it out of the folder of the "
-        "source; or accept it as read: `odf source skip DATASET`"
+        "source; or accept it as read: `odf source skip {dataset}`"
     )
 
     text: str = ""
     what: str
+    dataset: str
 
 
 @dataclass(eq=False, kw_only=True)

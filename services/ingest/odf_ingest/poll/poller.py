@@ -269,6 +269,7 @@ class Poller:
         dataset = state.dataset_id
         return Context(
             dataset=dataset,
+            name=self._rejecting.name_of(dataset),
             environ=self._environ,
             folder=folder,
             note=Note(

@@ -114,7 +114,7 @@ def test_a_replaced_file_is_accepted_as_read_and_its_new_lines_follow(
     put(tmp_path, a="id\n100\n200\n")
     with pytest.raises(FileReplaced) as caught:
         poll(bench)
-    assert "`odf source skip DATASET`" in caught.value.advice()
+    assert f"`odf source skip {bench.dataset}`" in caught.value.advice()
     assert skip(bench, make_poller(bench)).skipped.startswith("a.csv has changed since it was read")
     put(tmp_path, a="id\n100\n200\n300\n")
     assert poll(bench).records == 1

@@ -57,6 +57,8 @@ class Context:
     """What a fetch step works with; `folder` is for its files, and is removed after the poll."""
 
     dataset: DatasetId
+    name: str
+    """The dataset's, for people."""
     note: Note
     environ: Mapping[str, str]
     """The node's environment."""

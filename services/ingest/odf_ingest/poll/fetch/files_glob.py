@@ -75,7 +75,7 @@ def _fetched(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) 
         return replace(_file(match, copy, read), is_empty=True)
     continued = renamed or (previous if context.is_continued else None)
     if continued is not None and not (context.lines and has_new_lines(copy, continued)):
-        return replace(_file(match, copy, read), fault=FileReplaced(what=match.name))
+        return replace(_file(match, copy, read), fault=FileReplaced(what=match.name, dataset=context.name))
     if not read.size and not context.takes_whole_batches:
         return None  # it has just been created, or a program has left it so: no format has records in it
     if not is_complete(match.path, status, copy, context, match.name):
