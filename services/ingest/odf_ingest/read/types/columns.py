@@ -112,7 +112,12 @@ def _refused_rows(
 
 
 def _has_equals(value: pa.Scalar) -> bool:
-    """Return whether values that equal one are converted alike: 0.0 and -0.0 are not, and NaN equals none."""
+    """Return whether values that equal one are converted alike: 0.0 and -0.0 are not, and NaN equals none.
+
+    Arrow does not compare numbers of 16 bits.
+    """
+    if kind.is_float16(value.type):
+        return False
     if kind.is_floating(value.type):
         return bool(value.as_py()) and not math.isnan(value.as_py())
     return bool(kind.is_integer(value.type) or kind.is_string(value.type) or kind.is_large_string(value.type))
