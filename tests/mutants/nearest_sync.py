@@ -118,10 +118,9 @@ SYNC_TESTS: Final[Mapping[str, tuple[str, ...]]] = {
         "interrupted_s3_transfers",
         "private_authorities",
         "remote_login",
-        "search_details",
         "private_copies",
     ),
-    f"{SYNC}/search/*.py": of_sync("search_details", "search", "list_routes"),
+    f"{SYNC}/search/*.py": of_sync("search", "list_routes"),
     f"{SYNC}/smart/archive.py": of_sync("smart_exchange", "signed_pushes", "recorded_transfers"),
     f"{SYNC}/smart/*.py": of_sync(
         "limited_connection",
