@@ -10,7 +10,7 @@ _SHARE: Final = 8  # one part of the memory in so many: tables are copied, and m
 
 
 def max_decoded_bytes(most: int, limit: Path = _LIMIT) -> int:
-    """Return how many bytes a stranger's table may have when decoded: an eighth of the memory, `most` at most."""
+    """Return the size limit (bytes, decoded) of a table from others: an eighth of the memory, at most `most`."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError):  # no such file, or it says "max"
         memory = min(memory, int(limit.read_text()))

@@ -78,7 +78,7 @@ class NameChoice(click.ParamType):
 
 
 def future_remark(future: "FutureRecords", dataset: str, source: str) -> str:
-    """Return how many records are too far in the future to raise the watermark, which is the first, and what to do.
+    """Return the number of records too far in the future to raise the watermark, the first of them, and the remedy.
 
     `source`: as for `late_remark`.
     """

@@ -96,7 +96,7 @@ class ChainStates:
         if latest is not None and latest.head == head:
             return latest
         raw = self._cache.get(dataset)
-        cached = None if raw is None else _decoded(raw)
+        cached = None if raw is None else _decode_state(raw)
         starts = {state.head: state for state in (latest, cached) if state is not None}
         state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
         if raw is not None and cached is not None and cached.head == head:
@@ -173,7 +173,7 @@ class ChainStates:
                 self._drop(next(iter(self._states)))
 
 
-def _decoded(raw: bytes) -> ChainState | None:
+def _decode_state(raw: bytes) -> ChainState | None:
     """Return a cached state; None if another version of this code has written it, so that it is folded again."""
     try:
         return state_from_bytes(raw)

@@ -67,11 +67,11 @@ class Silent(Unavailable):
     remedy: str
 
     def __str__(self) -> str:
-        """Return why."""
+        """Return the reason."""
         return f"it does not answer: {self.why}"
 
     def advice(self) -> str:
-        """Return what to do where it is read."""
+        """Return the remedy of the part."""
         return self.remedy
 
 
@@ -262,7 +262,7 @@ def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.kafka is not None:
-        with _advised("kafka", node):
+        with _require_answer("kafka", node):
             require_connected("Kafka", "ODF_KAFKA", settings.kafka, settings.kafka.split(","))
             KafkaTopics(kafka_cluster(settings)).require_answer(ANSWER_SECONDS)
         yield Finding(check="kafka", state=OK, text=f"answers at {settings.kafka}")
@@ -271,13 +271,13 @@ def _kafka(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _redis(settings: Settings, node: Node | None) -> Iterator[Finding]:
     settings = client_settings_for(settings, node) if node else settings
     if settings.redis is not None:
-        with _advised("redis", node):
+        with _require_answer("redis", node):
             require_redis(settings)
         yield Finding(check="redis", state=OK, text=f"answers at {without_password(settings.redis)}")
 
 
 @contextmanager
-def _advised(name: str, node: Node | None) -> Iterator[None]:
+def _require_answer(name: str, node: Node | None) -> Iterator[None]:
     """Raise `Silent` instead of an `Unavailable` that has no advice, or whose advice is not for a supervisor's part."""
     try:
         yield

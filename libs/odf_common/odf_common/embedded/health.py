@@ -89,7 +89,7 @@ def _as_it_answers(part: Part, *, node: Node, settings: Settings) -> Part:
 
 
 def remedy_of(part: Part, log: Path) -> str:
-    """Return what to do about a part that does not answer, where it is read: a supervisor's part has a process."""
+    """Return the remedy for a part that does not answer; only a supervisor's part has a process to end."""
     if part.pid is None:
         return RECONNECTS
     return f"if it does not recover, `kill -9 {part.pid}`: the node restarts it; its log is {log}"

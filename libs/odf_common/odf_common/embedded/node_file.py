@@ -88,7 +88,7 @@ class Node:
         return {**shown, "redis": self.redis, "engine": self.engine, "http": self.http, "views": self.views}
 
     def log(self, part: str) -> Path:
-        """Return where the supervisor keeps the log of a part."""
+        """Return the file in which the supervisor keeps the log of a part."""
         return self.home / "logs" / f"{part}.log"
 
     def address(self, service: str) -> str:

@@ -52,5 +52,5 @@ def service_check(name: str, address: str, credentials: PeerCredentials) -> Chec
 
 
 def why_silent(error: OdfError) -> str:
-    """Return why a part does not answer, without its name, which is shown next to it."""
+    """Return the reason for which a part does not answer, without the part's name."""
     return (isinstance(error, Unavailable) and error.why) or str(error)

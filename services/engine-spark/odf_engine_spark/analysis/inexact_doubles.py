@@ -31,10 +31,10 @@ def check_doubles(spark: Spark, plan: Java, tree: Tree) -> None:
     if not any(node.kind == "Cast" and _has_double(node.fields["dataType"]) for node in tree.walk()):
         return  # most queries, at no call into the JVM
     is_written = spark.singleton(_CAST).USER_SPECIFIED_CAST()
-    for value in (*_combined(plan), *_widened(plan)):
+    for value in (*_operands(plan), *_union_columns(plan)):
         if _kind(value) != "Cast" or value.getTagValue(is_written).isDefined():
             continue
-        exact = _rounded(json_type(value.child().dataType()), json_type(value.dataType()))
+        exact = _exact_type(json_type(value.child().dataType()), json_type(value.dataType()))
         if exact and not _is_exact_constant(value.child()):
             name = value.child().sql()
             raise InvalidQuery(
@@ -43,14 +43,14 @@ def check_doubles(spark: Spark, plan: Java, tree: Tree) -> None:
             )
 
 
-def _combined(plan: Java) -> Iterator[Java]:
+def _operands(plan: Java) -> Iterator[Java]:
     """Iterate over the operands of comparisons and conditions, and over elements."""
     for expression in all_expressions(plan):
         if _kind(expression) in _COMBINING:
             yield from items(expression.children())
 
 
-def _widened(plan: Java) -> Iterator[Java]:
+def _union_columns(plan: Java) -> Iterator[Java]:
     """Iterate over the columns that Spark converts to the types of the other branches of a UNION ALL."""
     for node in with_children(plan):
         for branch in items(node.children()) if _kind(node) == "Union" else ():
@@ -68,7 +68,7 @@ def _has_double(type_: object) -> bool:
     return type_ in _INEXACT or any(map(_has_double, types_in(type_)))
 
 
-def _rounded(source: object, target: object) -> str:
+def _exact_type(source: object, target: object) -> str:
     """Return the exact type for a value that becomes a DOUBLE or FLOAT, also inside; nothing if none is rounded."""
     if target in _INEXACT:
         digits = _DECIMAL.fullmatch(str(source))
@@ -76,7 +76,7 @@ def _rounded(source: object, target: object) -> str:
             return f"DECIMAL(38, {digits[2]})"
         return "BIGINT" if source == "long" else ""
     pairs = zip(types_in(source), types_in(target), strict=False)
-    return next(filter(None, (_rounded(before, after) for before, after in pairs)), "")
+    return next(filter(None, (_exact_type(before, after) for before, after in pairs)), "")
 
 
 def _is_exact_constant(value: Java) -> bool:

@@ -63,7 +63,7 @@ def _gives_nested(node: Tree) -> bool:
 
 
 def _advice(expression: Java) -> str:
-    """Return what to write instead of a conversion of strings inside of other values; nothing for others."""
+    """Return the replacement to propose for a conversion of strings inside other values; empty for others."""
     match expression.getClass().getSimpleName():
         case "JsonToStructs" | "CsvToStructs" if _has_time(json_type(expression.schema())):
             options = items(expression.options().keys().toSeq())

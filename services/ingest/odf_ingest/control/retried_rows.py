@@ -45,7 +45,7 @@ RowPosition = PollPosition | SourcePosition
 
 
 def batch_key(letter: StoredLetter, polled: SetPollingSource | None) -> Hashable:
-    """Return what the letters of a batch have in common; a message that is a file is a batch of its own."""
+    """Return the key by which letters are batched; a message that is a file is a batch alone."""
     file = letter.offset if _is_file_message(letter, polled) else None
     return letter.source, letter.event_ms, letter.input_format, file
 

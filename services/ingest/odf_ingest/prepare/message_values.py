@@ -190,7 +190,7 @@ def _keys(plan: Plan, columns: MessageColumns, part: Part, rows: Int64Array) -> 
 
 
 def _key_step(plan: Plan, format_: KeyFormat) -> ReadStepNdJson:
-    """Return how keys are read as JSON: with the source's declared columns, and formats of times unless decoded."""
+    """Return the step that reads keys as JSON: with the source's columns, and its formats of times unless decoded."""
     step = plan.source.read
     if format_ is KeyFormat.REGISTRY:
         return DecodedJson(ddl_schema=step.ddl_schema, schema=step.schema)

@@ -77,7 +77,7 @@ def show(*, dataset: str, source: str, output: str) -> None:
 
 
 def _with_outage(reply: SourcesReply) -> SourcesReply:
-    """Return the sources; those that wait for Kafka and have no start of their own have that of its outage."""
+    """Return the sources. If one waits for Kafka since an unknown time, its `since` is the begin of Kafka's outage."""
     times = [one.since for one in read_outages(load().home) if one.part == "kafka"]
     for one in reply.sources:
         if times and one.state == "retrying" and not one.since:

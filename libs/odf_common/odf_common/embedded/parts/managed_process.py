@@ -214,7 +214,7 @@ class PartProcess:
 
 
 def _why_ended(code: int | None) -> str | None:
-    """Return which signal has ended a process, which its log does not say; None if it has exited."""
+    """Return the signal that ended a process, which its log does not name; None if it exited."""
     if code is None or code >= 0:
         return None
     return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"

@@ -51,17 +51,17 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedF
     """Iterate over the new files that match now; the fault `FileReplaced` is that of a changed one."""
     found = list(_matches(step, context))
     new = [file for file in found if _may_be_new(file, context)]
-    gone = _gone(found, context) if new and context.is_append else []
+    gone = _missing_files(found, context) if new and context.is_append else []
     copy = context.folder / "fetched"
     for number, match in enumerate(_ordered(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
-        fetched = _fetched(match, copy, context, gone)
+        fetched = _fetch_match(match, copy, context, gone)
         if fetched is not None:
             yield fetched
         copy.unlink(missing_ok=True)
 
 
-def _fetched(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) -> FetchedFile | None:
+def _fetch_match(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) -> FetchedFile | None:
     """Copy a file, or its new lines; None if there is nothing new, or nothing yet."""
     digest, status = copy_file(match.path, copy, context, match.name)
     read = ReadFile(
@@ -70,7 +70,7 @@ def _fetched(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) 
     previous = context.position.files.get(match.name)
     if previous is not None and previous.digest == read.digest:
         return None
-    renamed = _renamed(copy, read, gone, context)
+    renamed = _continue_renamed(copy, read, gone, context)
     if renamed is not None and renamed.digest == read.digest:
         return replace(_file(match, copy, read), is_empty=True)
     continued = renamed or (previous if context.is_continued else None)
@@ -91,7 +91,7 @@ def _fetched(match: _Match, copy: Path, context: Context, gone: list[ReadFile]) 
     return _file(match, copy, read)
 
 
-def _gone(found: Sequence[_Match], context: Context) -> list[ReadFile]:
+def _missing_files(found: Sequence[_Match], context: Context) -> list[ReadFile]:
     """Return the files that were read, and whose content no unchanged file has; of one with several names the last."""
     unchanged = {(match.name, match.size, match.modified) for match in found}
     files = context.position.files.values()
@@ -100,7 +100,7 @@ def _gone(found: Sequence[_Match], context: Context) -> list[ReadFile]:
     return list({file.digest: file for file in gone}.values())
 
 
-def _renamed(copy: Path, read: ReadFile, gone: list[ReadFile], context: Context) -> ReadFile | None:
+def _continue_renamed(copy: Path, read: ReadFile, gone: list[ReadFile], context: Context) -> ReadFile | None:
     """Return the file that a copy was before it got another name, and new lines; it is gone no more."""
     digests = prefix_digests(copy, (file.size for file in gone))
     for file in sorted(gone, key=lambda file: -file.size):
