@@ -17,9 +17,9 @@ SAMPLES := $(VENV)/share/odf/samples
 PROTO_OUT := libs/odf_common/odf_common/proto
 PROTO_NEW := $(PROTO_OUT)/.new
 PROTO_FILES := $(sort $(shell find proto -name '*.proto'))
-PROJECTS := libs/odf_common services/ingest services/coordinator services/engine-spark services/verifier services/sync tests/support
+PROJECTS := libs/odf_common libs/odf_cli services/ingest services/coordinator services/engine-spark services/verifier services/sync tests/support
 PYPROJECTS := $(addsuffix /pyproject.toml,$(PROJECTS))
-CHECKED := libs/odf_common/odf_common libs/odf_common/tests $(wildcard services/*/odf_*) tests benchmarks examples docs
+CHECKED := libs/odf_common/odf_common libs/odf_common/tests libs/odf_cli/odf_cli libs/odf_cli/tests $(wildcard services/*/odf_*) tests benchmarks examples docs
 comma := ,
 MVN := mvn --batch-mode --quiet
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -126,7 +126,7 @@ down: setup ## stop the embedded node
 
 .PHONY: run
 run: setup ## run one service of a running node in this terminal: make run SERVICE=coordinator [DEBUG=1]
-	@python -m odf_common.embedded.foreground $(SERVICE) $(if $(DEBUG),--debug)
+	@python -m odf_cli.embedded.foreground $(SERVICE) $(if $(DEBUG),--debug)
 
 .PHONY: lock
 lock: $(STAMPS)/requirements ## write requirements.txt from requirements.in; UPGRADE=--upgrade upgrades the packages
@@ -186,7 +186,7 @@ $(STAMPS)/compiled: $(STAMPS)/requirements | $(STAMPS)/projects $(PROTO_OUT)/.st
 # Only for speed: the node also starts without the archive.
 $(STAMPS)/archive: $(STAMPS)/kafka | $(STAMPS)/projects $(PROTO_OUT)/.stamp
 	@echo "preparing a class archive, so that Kafka starts faster"
-	@$(BIN)/python -m odf_common.embedded.parts.kafka_cds || echo "warning: that failed; Kafka will start more slowly" >&2
+	@$(BIN)/python -m odf_cli.embedded.parts.kafka_cds || echo "warning: that failed; Kafka will start more slowly" >&2
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/requirements services/engine-spark/odf_engine_spark/spark/session.py | $(STAMPS)/projects $(PROTO_OUT)/.stamp

@@ -22,7 +22,7 @@ from departures import APPEND, write_file
 from node_under_test import BenchedNode
 from rows import Row, Target, held_against
 
-from odf_common.cli import clients
+from odf_cli import clients
 from odf_common.data.slices import read_slice
 from odf_common.hashing.arrow_digest_encoding import encoded_blocks, plain, validity
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest

@@ -12,8 +12,8 @@ from typing import Any, Final
 from departures import LEDGER, manifest, messages
 from odf_testing.embedded import EmbeddedNode
 
-from odf_common.cli import clients
-from odf_common.embedded.node_file import Node
+from odf_cli import clients
+from odf_cli.embedded.node_file import Node
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, DescribeRequest
 
 TICK: Final = 1 / os.sysconf("SC_CLK_TCK")

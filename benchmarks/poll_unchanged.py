@@ -19,7 +19,7 @@ import urllib3
 from node_under_test import BenchedNode
 from rows import Row, Target, held_against
 
-from odf_common.cli import clients
+from odf_cli import clients
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest, PullRequest
 
 NAME: Final = "unchanged"

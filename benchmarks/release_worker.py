@@ -26,7 +26,10 @@ import transactions  # noqa: E402
 from departures import APPEND, messages, write_file  # noqa: E402
 from node_under_test import BenchedNode, running_node  # noqa: E402
 
-from odf_common.cli import clients  # noqa: E402
+try:
+    from odf_cli import clients
+except ImportError:  # an older release
+    from odf_common.cli import clients  # type: ignore[no-redef, attr-defined]
 
 COMMITS = 100
 TRANSACTIONS = 50

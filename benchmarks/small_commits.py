@@ -19,7 +19,7 @@ from durable import durable
 from node_under_test import BenchedNode
 from rows import Row, Target, held_against
 
-from odf_common.cli import clients
+from odf_cli import clients
 from odf_common.proto.odf.node.v1.ingest_pb2 import PushHeader, PushPart
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 

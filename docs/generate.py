@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import click
 
-from odf_common.cli.exit_codes import ExitCode
-from odf_common.cli.main import odf
+from odf_cli.exit_codes import ExitCode
+from odf_cli.main import odf
 from odf_common.service.settings import described
 from odf_engine_spark.spark.listed_functions import (
     AD_HOC_ONLY,
@@ -34,6 +34,7 @@ REFERENCE: Final = ROOT / "docs" / "reference"
 RESULTS: Final = ROOT / "benchmarks" / "results.json"
 PACKAGES: Final[Mapping[str, str]] = {
     "libs/odf_common/odf_common": "every",
+    "libs/odf_cli/odf_cli": "every",
     "services/ingest/odf_ingest": "ingest",
     "services/coordinator/odf_coordinator": "coordinator",
     "services/engine-spark/odf_engine_spark": "engine-spark",

@@ -145,7 +145,6 @@ class Case:
     faults: tuple[Fault, ...]
     seconds: float = 25.0
     named: tuple[str, ...] = ()  # parts of which `odf status` names one within ten seconds
-    at: str = "sync"  # the container where it is asked
 
     @property
     def breaks_http(self) -> bool:
@@ -192,7 +191,7 @@ SINGLE: Final = (
         named=(ENGINE,),
     ),
     Case("verifier off both networks, new addresses", (Off("verifier"),), named=("verifier",)),
-    Case("sync off both networks, new addresses", (Off("sync"),), named=("sync",), at="coordinator"),
+    Case("sync off both networks, new addresses", (Off("sync"),), named=("sync",)),
     Case("coordinator frozen for a minute", (Frozen("coordinator"),), 60, ("coordinator",)),
     Case("ingest frozen", (Frozen("ingest"),), named=("ingest",)),
     Case("engine frozen", (Frozen(ENGINE),), named=(ENGINE,)),
@@ -203,7 +202,7 @@ SINGLE: Final = (
     Case("coordinator killed", (Killed("coordinator"),), 15, ("coordinator",)),
     Case("engine killed", (Killed(ENGINE),), 15, (ENGINE,)),
     Case("verifier killed", (Killed("verifier"),), 15, ("verifier",)),
-    Case("sync killed", (Killed("sync"),), 15, ("sync",), "coordinator"),
+    Case("sync killed", (Killed("sync"),), 15, ("sync",)),
     Case("Kafka killed", (Killed("kafka"),), 15, ("kafka",)),
     Case("Kafka killed for a minute", (Killed("kafka"),), 60, ("kafka",)),
     Case("Redis killed, data lost", (Killed("redis", loses_data=True),), 15, ("redis",)),
@@ -227,7 +226,7 @@ PAIRS: Final = (
     ),
     Case("ingest off, Kafka frozen", (Off("ingest"), Frozen("kafka")), named=("kafka",)),
     Case("engine off, Redis killed", (Off(ENGINE), Killed("redis")), named=(ENGINE,)),
-    Case("sync off, ingest killed", (Off("sync"), Killed("ingest")), named=("ingest",), at="coordinator"),
+    Case("sync off, ingest killed", (Off("sync"), Killed("ingest")), named=("ingest",)),
     Case(
         "coordinator frozen, 30 % loss between ingest and Kafka",
         (Frozen("coordinator"), Loss("ingest", "kafka", "node")),

@@ -22,6 +22,7 @@ COMPOSE: Final = CHECKOUT / "deploy" / "compose"
 HERE: Final = Path(__file__).parent
 KAFKA_JARS: Final = CHECKOUT / ".venv" / "share" / "odf" / "kafka"
 SERVICES: Final = ("ingest", "coordinator", "views", "engine-spark", "verifier", "sync")
+IMAGES: Final = (*SERVICES, "command")
 OURS: Final = ("kafka", "redis", "load", "netfilter")
 PREFIX: Final = "odf/"
 API_SECONDS: Final = 15.0
@@ -44,7 +45,7 @@ class Engine:
 
     def build_all(self) -> None:
         """All images exist; raises `CalledProcessError` with the engine's output above it."""
-        for name in SERVICES:
+        for name in IMAGES:
             self._build(name, COMPOSE / "Dockerfile", CHECKOUT, {})
         for name in OURS:
             self._build(name, HERE / "Dockerfile", HERE / "inside", {"jars": KAFKA_JARS})

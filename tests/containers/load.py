@@ -14,7 +14,7 @@ from typing import Any, Final
 import docker.errors
 from docker.models.containers import Container
 from odf_testing.manifests import as_text, derivative, root
-from tests.containers.node import CommandFailed, Node
+from tests.containers.node import COMMAND, CommandFailed, Node
 
 from odf_common.metadata.scalars import Timestamp
 
@@ -71,7 +71,7 @@ class Datasets:
 
     def delete(self, node: Node) -> None:
         """Delete the datasets, derivatives first."""
-        node.execute("coordinator", ["odf", "delete", "--yes", self.buckets, self.windows, self.root])
+        node.execute(COMMAND, ["odf", "delete", "--yes", self.buckets, self.windows, self.root])
 
 
 def history(until: float) -> str:
@@ -84,7 +84,7 @@ def history(until: float) -> str:
 
 
 def _shell(node: Node, script: str, **environment: str) -> None:
-    status, output, errors = node.execute("coordinator", ["sh", "-c", script], environment=environment)
+    status, output, errors = node.execute(COMMAND, ["sh", "-c", script], environment=environment)
     if status != 0:
         raise CommandFailed(f"{script}: {output}{errors}")
 
@@ -155,14 +155,14 @@ class StatusWatch:
 
 
 @contextmanager
-def status_watched(node: Node, at: str, expected: Iterable[str]) -> Iterator[StatusWatch]:
-    """Ask `odf status` in a container until it names one of the parts that are `expected`, meanwhile."""
+def status_watched(node: Node, expected: Iterable[str]) -> Iterator[StatusWatch]:
+    """Ask `odf status` until it names one of the parts that are `expected`, meanwhile."""
     watch, ended, parts = StatusWatch(), threading.Event(), set(expected)
 
     def ask() -> None:
         while not ended.wait(STATUS_POLL_SECONDS):
             with suppress(CommandFailed, docker.errors.APIError, ValueError):
-                problems = _problems(node.status(at))
+                problems = _problems(node.status())
                 if parts & problems.keys():
                     watch.problems, watch.at = problems, time.monotonic()
                     return

@@ -32,6 +32,7 @@ READY_SECONDS: Final = 240.0
 POLL_SECONDS: Final = 1.0
 PAGE_BYTES: Final = 4096
 _DEFAULT: Final = re.compile(r"\$\{\w+:-([^}]*)\}")
+COMMAND: Final = "odf"  # the container in which `odf` is executed
 ORDER: Final = ("kafka", "redis", "coordinator", "ingest", "verifier", "views", "sync", ENGINE)
 
 
@@ -65,7 +66,7 @@ class Node:
                 self._networks[name] = self._new_network(name)
             for name in ("home", "engine-scratch", "kafka", "redis"):
                 self._volumes[name] = self._new_volume(name)
-            for name in ORDER:
+            for name in (*ORDER, COMMAND):
                 self._containers[name] = self.run_service(name)
             self._checks.start()
             self.await_ready(READY_SECONDS)
@@ -90,13 +91,17 @@ class Node:
         """Start a container of a service, under its name or another one; it answers to the service's name too."""
         described = self._services[name]
         own = {key: str(value) for key, value in described.get("environment", {}).items()}
-        container = DockerContainer(f"{PREFIX}{name}").with_name(f"{self._name}-{alias or name}")
+        image = PREFIX + ("command" if name == COMMAND else name)
+        container = DockerContainer(image).with_name(f"{self._name}-{alias or name}")
         container.with_envs(**(own if name in {"kafka", "redis"} else {**self._environment, **own}))
         for mounted in described.get("tmpfs", ()):
             container.with_tmpfs_mount(*mounted.split(":", 1))
         if "command" in described:
             container.with_command(described["command"])
-        return self._run(container, name, described["networks"], **self._limits(name, described))
+        options = self._limits(name, described)
+        if name == COMMAND:
+            options["entrypoint"] = ["sleep", "infinity"]
+        return self._run(container, name, described["networks"], **options)
 
     def run_second(self, name: str) -> None:
         """Start another container of a service, which answers to its name too; it stays until `stop_extra`."""
@@ -231,22 +236,22 @@ class Node:
         output, errors = ((part or b"").decode() for part in parts)
         return int(done.exit_code or 0), output, errors
 
-    def odf(self, *words: str, at: str = "coordinator") -> Any:
+    def odf(self, *words: str) -> Any:
         """Return the JSON that an `odf` command prints; raises `CommandFailed`."""
-        status, output, errors = self.execute(at, ["odf", *words, "--output", "json"])
+        status, output, errors = self.execute(COMMAND, ["odf", *words, "--output", "json"])
         if status != 0:
             raise CommandFailed(f"odf {' '.join(words)}: {status}\n{output[-2000:]}{errors[-2000:]}")
         return json.loads(output or "null")
 
-    def status(self, at: str) -> Mapping[str, Any]:
+    def status(self) -> Mapping[str, Any]:
         """Return `odf status`."""
-        status: Mapping[str, Any] = self.odf("status", at=at)
+        status: Mapping[str, Any] = self.odf("status")
         return status
 
-    def not_ready(self, at: str = "coordinator") -> dict[str, str]:
+    def not_ready(self) -> dict[str, str]:
         """Return the states of the parts that are not ready; all if there is no answer."""
         try:
-            status = self.status(at)
+            status = self.status()
         except (CommandFailed, docker.errors.APIError, ValueError) as error:
             return {"odf status": str(error)}
         parts = (*status["services"], *status["parts"])

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from tests.containers.load import FIRST_PUSH, WINDOW_SECONDS, Answer, Datasets, Load
-from tests.containers.node import CommandFailed, Node
+from tests.containers.node import COMMAND, CommandFailed, Node
 
 SETTLE_SECONDS: Final = 150.0
 RECORDS: Final = "10000000"  # all
@@ -113,7 +113,7 @@ def _differences(kind: str, emitted: Iterable[object], expected: Iterable[object
 
 def verdicts(node: Node, datasets: Datasets) -> Mapping[str, str]:
     """Return the verdict of `odf verify` on each dataset."""
-    _, output, errors = node.execute("coordinator", ["odf", "verify", *datasets, "--output", "json"])
+    _, output, errors = node.execute(COMMAND, ["odf", "verify", *datasets, "--output", "json"])
     if not output:
         return {"odf verify": errors[-500:]}
     return {str(row["dataset"]): str(row["verdict"]) for row in json.loads(output)}

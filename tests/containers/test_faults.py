@@ -84,7 +84,7 @@ class Broken:
 
 def _break(node: Node, case: Case) -> Broken:
     begun = time.time()
-    with ExitStack() as faults, status_watched(node, case.at, case.named) as watch:
+    with ExitStack() as faults, status_watched(node, case.named) as watch:
         for fault in case.faults:
             fault.begin(node)
             faults.callback(fault.end, node)

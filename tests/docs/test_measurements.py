@@ -9,7 +9,7 @@ from typing import Any
 
 from docs.generate import PARTS, REFERENCE, RESULTS, ROOT, changed_since, code_shape, part_peaks
 
-from odf_common.embedded.doctor_checks import ADVISED_MEMORY_BYTES
+from odf_cli.embedded.doctor_checks import ADVISED_MEMORY_BYTES
 
 DOCUMENTS = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
 COMMAND = re.compile(r"(?:run\.py )?--only ((?:[a-z_]+ ?)+)")

@@ -73,25 +73,25 @@ FOLLOWED: Final = {
     "odf_common/chain/build_blocks.py ClockBehind.advice": (
         f"{COORDINATOR}/test_chain_problems.py::test_a_head_from_the_future_is_named_with_the_block_to_go_back_to"
     ),
-    "odf_common/cli/clients.py NoAccount.advice": (
+    "odf_cli/clients.py NoAccount.advice": (
         "tests/integration/test_no_port_serves_other_users.py"
         "::test_no_port_of_a_multi_tenant_node_serves_another_user"
     ),
-    "odf_common/cli/commands/key.py import_": COPIES,
-    "odf_common/cli/commands/new.py _topic": (
+    "odf_cli/commands/key.py import_": COPIES,
+    "odf_cli/commands/new.py _topic": (
         "tests/integration/test_changes_of_a_table.py"
         "::test_the_manifest_from_a_topic_reads_its_changes_without_editing"
     ),
-    "odf_common/cli/commands/pull.py _remark_missing": LACKS,
-    "odf_common/cli/commands/rejected.py list_rejected": EXPIRED,
-    "odf_common/cli/commands/status.py dataset_problems": STOPPED,
-    "odf_common/cli/commands/status.py disk_problems": SPACE,
-    "odf_common/cli/suggestions.py future_remark": (
+    "odf_cli/commands/pull.py _remark_missing": LACKS,
+    "odf_cli/commands/rejected.py list_rejected": EXPIRED,
+    "odf_cli/commands/status.py dataset_problems": STOPPED,
+    "odf_cli/commands/status.py disk_problems": SPACE,
+    "odf_cli/suggestions.py future_remark": (
         "services/ingest/tests/test_ingest_servicer.py"
         "::test_records_too_far_in_the_future_are_listed_until_their_source_allows_such_times"
     ),
-    "odf_common/cli/suggestions.py late_remark": LATE,
-    "odf_common/embedded/doctor_checks.py _disk": SPACE,
+    "odf_cli/suggestions.py late_remark": LATE,
+    "odf_cli/embedded/doctor_checks.py _disk": SPACE,
     "odf_common/errors.py Damaged.advice": (
         f"{COORDINATOR}/test_modify.py::test_a_dataset_with_a_damaged_file_is_deleted_as_advised"
     ),
@@ -180,13 +180,13 @@ FOLLOWED: Final = {
 # Messages that name another command for what was asked, or a next step: no problem is to be gone after it.
 INSTEAD: Final = frozenset(
     (
-        "odf_common/cli/commands/ingest.py command",
-        "odf_common/cli/commands/inspect.py _no_query",
-        "odf_common/cli/commands/new.py _lateness",
-        "odf_common/cli/commands/new.py command",
-        "odf_common/cli/suggestions.py SYNONYMS",
-        "odf_common/cli/visibility.py _say_private",
-        "odf_common/cli/visibility.py say_if_private",
+        "odf_cli/commands/ingest.py command",
+        "odf_cli/commands/inspect.py _no_query",
+        "odf_cli/commands/new.py _lateness",
+        "odf_cli/commands/new.py command",
+        "odf_cli/suggestions.py SYNONYMS",
+        "odf_cli/visibility.py _say_private",
+        "odf_cli/visibility.py say_if_private",
         "odf_common/identity/keys.py _NO_KEY",
         "odf_common/service/settings.py Settings",
         "odf_common/service/tenancy.py TenancyChanged.advice",  # names what the command did before
@@ -194,7 +194,7 @@ INSTEAD: Final = frozenset(
         "odf_coordinator/api/responses.py with_credentials",
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
         "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
-        "odf_common/cli/commands/source.py skip",
+        "odf_cli/commands/source.py skip",
         "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",
         "odf_ingest/prepare/debezium.py _TRUNCATED",  # what was truncated can be read again from its source only
         "odf_sync/http/authorization.py Authorizer._why",
@@ -210,13 +210,13 @@ ELSEWHERE: Final = frozenset(
     (
         "odf_common/adapters/kafka/topic_claims.py TopicsTaken.advice",
         "odf_common/adapters/repository_urls.py require_no_credentials",
-        "odf_common/cli/commands/logs.py NoLog.advice",
+        "odf_cli/commands/logs.py NoLog.advice",
         "odf_common/adapters/socket_users.py ServerOfAnotherUser.advice",
-        "odf_common/embedded/doctor_checks.py _home",
-        "odf_common/embedded/doctor_checks.py _node",
-        "odf_common/embedded/node_file.py ADVICE",
-        "odf_common/embedded/parts/tcp_ports.py PortTaken.advice",
-        "odf_common/embedded/supervisor.py AlreadyRunning.advice",
+        "odf_cli/embedded/doctor_checks.py _home",
+        "odf_cli/embedded/doctor_checks.py _node",
+        "odf_cli/embedded/node_file.py ADVICE",
+        "odf_cli/embedded/parts/tcp_ports.py PortTaken.advice",
+        "odf_cli/embedded/supervisor.py AlreadyRunning.advice",
         "odf_common/service/node_id.py HomeCopied.advice",
         "odf_sync/access/sent_tokens.py AccessForbidden.advice",
         "odf_sync/access/sent_tokens.py _login_at",

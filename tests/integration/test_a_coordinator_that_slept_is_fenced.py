@@ -12,8 +12,8 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import derivative, root
 from odf_testing.story import Sender, Story
 
+from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.adapters.local import layout
-from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.identity.did import DatasetId
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")

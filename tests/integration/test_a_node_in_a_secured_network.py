@@ -21,14 +21,14 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import as_text, root
 from odf_testing.secure_kafka import PASSWORD, USER, SecureKafka, secure_kafka, token_endpoint
 
+from odf_cli.embedded.parts.kafka_redis import redis_server
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.kafka.sample import first_messages
 from odf_common.adapters.tls import ClientTls
-from odf_common.embedded.parts.kafka_redis import redis_server
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment
 from odf_coordinator.views.credentials import credentials_for

@@ -25,8 +25,8 @@ RECORD = f'{{"id": 1, "at": "2026-01-01T00:00:00Z", "note": "{VALUE}"}}'
 METRIC = "odf_messages_total"
 COMMAND = f"""
 import encodings.idna, os, pwd
-import odf_common.cli.commands.list
-from odf_common.cli.main import main
+import odf_cli.commands.list
+from odf_cli.main import main
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
 raise SystemExit(main(["list"]))
 """

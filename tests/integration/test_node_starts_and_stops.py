@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from odf_testing.embedded import EmbeddedNode
 
+from odf_cli.embedded.node_file import NoNode, is_running, read_node
+from odf_cli.embedded.orphans import leftovers
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_claims import TopicsTaken
 from odf_common.codec.envelopes import decode, envelope
-from odf_common.embedded.node_file import NoNode, is_running, read_node
-from odf_common.embedded.orphans import leftovers
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import Refused
@@ -190,7 +190,7 @@ def test_a_service_runs_in_the_foreground_until_it_is_interrupted(node: Embedded
         return next(part.state for part in node.node.services if part.name == "verifier")
 
     environment = {**child_environment(), "ODF_HOME": str(node.home), "ODF_LOG_LEVEL": "debug"}
-    command = [sys.executable, "-m", "odf_common.embedded.foreground", "verifier"]
+    command = [sys.executable, "-m", "odf_cli.embedded.foreground", "verifier"]
     process = subprocess.Popen(
         command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -42,12 +42,12 @@ from odf_testing.secure_kafka import without_users
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from odf_cli.embedded.parts.kafka_redis import kafka_part
+from odf_cli.embedded.parts.managed_process import PartSpec
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
-from odf_common.embedded.parts.kafka_redis import kafka_part
-from odf_common.embedded.parts.managed_process import PartSpec
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.ports.bus import AUDIT, DEAD_LETTERS, INGEST_COMMANDS, NODE_CLAIMS, NOTIFICATIONS
 from odf_common.service.settings import child_environment
 

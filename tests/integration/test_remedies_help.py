@@ -18,7 +18,7 @@ from odf_testing.manifests import Manifest, derivative, root
 from odf_testing.small_disk import leave_free, small_disk
 from odf_testing.story import Row, Story
 
-from odf_common.embedded.doctor_checks import ADVISED_FREE_BYTES
+from odf_cli.embedded.doctor_checks import ADVISED_FREE_BYTES
 from odf_common.ports.bus import DEAD_LETTERS
 
 COMMAND: Final = re.compile(r"`odf ([^`]+)`")

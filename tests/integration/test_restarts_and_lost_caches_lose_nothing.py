@@ -9,8 +9,8 @@ from odf_testing.kills import is_java
 from odf_testing.manifests import derivative, ledger, root
 from odf_testing.story import Row, Sender, Story
 
-from odf_common.embedded.node_file import is_running
-from odf_common.embedded.orphans import leftovers
+from odf_cli.embedded.node_file import is_running
+from odf_cli.embedded.orphans import leftovers
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 EACH = "LATERAL VIEW explode(sequence(1, 100000)) AS"

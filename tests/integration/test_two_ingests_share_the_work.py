@@ -14,8 +14,8 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import APPEND, root
 from odf_testing.story import Row, Sender, Story
 
+from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
-from odf_common.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.ports.bus import INGEST_COMMANDS, Inbox
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")

@@ -20,6 +20,7 @@ def _path(folder: str, slash: str, name: str) -> str:
 
 
 of_common = partial(_tests, "libs/odf_common/tests")
+of_cli = partial(_tests, "libs/odf_cli/tests")
 of_coordinator = partial(_tests, "services/coordinator/tests")
 of_ingest = partial(_tests, "services/ingest/tests")
 of_sync = partial(_tests, "services/sync/tests")

@@ -17,7 +17,7 @@ from odf_common.adapters.redis import REDIS_TIMEOUT_SECONDS
 from odf_common.adapters.s3.bucket import READ_SECONDS
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = [ROOT / "libs/odf_common/odf_common", *sorted((ROOT / "services").glob("*/odf_*"))]
+PACKAGES = sorted([*ROOT.glob("libs/*/odf_*"), *ROOT.glob("services/*/odf_*")])
 ADAPTERS = "odf_common/adapters"
 # What makes a client or a server, by the last part of its name, and the modules that may.
 HOMES = {
@@ -41,13 +41,13 @@ HOMES = {
     "ProxyManager": set(),
     # Besides those of the two adapters, they ask this machine's kernel, or whether a server listens, or connect a
     # service with its own JVM.
-    "open_connection": {"odf_common/embedded/parts/readiness.py", "odf_coordinator/views/app.py"},
+    "open_connection": {"odf_common/service/probes.py", "odf_coordinator/views/app.py"},
     "socket.socket": {
         f"{ADAPTERS}/live_sockets.py",
         f"{ADAPTERS}/networks.py",
         f"{ADAPTERS}/socket_users.py",
-        "odf_common/embedded/checks.py",
-        "odf_common/embedded/parts/tcp_ports.py",
+        "odf_cli/embedded/checks.py",
+        "odf_cli/embedded/parts/tcp_ports.py",
         "odf_engine_spark/server/service.py",
         "odf_engine_spark/spark/jvm.py",
     },

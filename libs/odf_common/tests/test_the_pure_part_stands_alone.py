@@ -65,7 +65,7 @@ def test_chain_codecs_and_references_need_no_arrow() -> None:
 
 
 def test_a_client_loads_nothing_of_a_server() -> None:
-    loaded = loaded_by(["odf_common.cli.clients"])
+    loaded = loaded_by(["odf_cli.clients"])
     assert "odf_common.adapters.grpc.client" in loaded
     assert (
         not {"odf_common.adapters.grpc.server", "grpc_health.v1.health", "grpc_reflection.v1alpha"} & loaded

@@ -8,8 +8,8 @@ import pytest
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
+from odf_cli import main as cli
 from odf_common.adapters.grpc.server import serve
-from odf_common.cli import main as cli
 from odf_coordinator.api.grpc_servicer import register
 
 Odf = Callable[..., int]

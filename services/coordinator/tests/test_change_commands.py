@@ -10,7 +10,7 @@ import click
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.embedded.node_file import Node, write_node
+from odf_cli.embedded.node_file import Node, write_node
 
 Odf = Callable[..., int]
 

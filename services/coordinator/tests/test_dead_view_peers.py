@@ -15,10 +15,10 @@ from odf_testing.black_hole import BlackHole, black_hole
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.secure_kafka import kafka_behind
 
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.client_config import new_producer, producing
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.codec.envelopes import encode, envelope
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.settings import child_environment

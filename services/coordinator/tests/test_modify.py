@@ -7,9 +7,9 @@ import pytest
 from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
 
+from odf_cli.rows import arrow_table
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
-from odf_common.cli.rows import arrow_table
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId

@@ -22,10 +22,10 @@ from odf_testing.http import running
 from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from structlog.testing import capture_logs
 
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.codec.envelopes import encode, envelope
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected

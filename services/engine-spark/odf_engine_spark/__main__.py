@@ -8,10 +8,10 @@ import threading
 from odf_common.service.lean_imports import lean_imports
 
 with lean_imports("rich"):
-    from odf_common.embedded.parts.environments import engine_environment
-    from odf_common.embedded.parts.managed_process import launched
     from odf_common.errors import OdfError
     from odf_common.service import logging
+    from odf_common.service.die_with_parent import with_parent_death_signal
+    from odf_common.service.environments import engine_environment
     from odf_common.service.settings import child_environment, load
 
 WORKER = "--worker"
@@ -40,7 +40,7 @@ def keep() -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    command = launched((sys.executable, "-m", "odf_engine_spark", WORKER))
+    command = with_parent_death_signal((sys.executable, "-m", "odf_engine_spark", WORKER))
     return keep(lambda: Worker.start(command), stop, after=load().engine_spare_after_ms / 1000)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.grpc.client import require_server
-from odf_common.embedded.parts.tcp_ports import allocate
 
 PATIENCE = 120.0  # seconds
 PLANTED = {

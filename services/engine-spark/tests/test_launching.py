@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from odf_common.embedded.node_file import is_running
+from odf_cli.embedded.node_file import is_running
 
 PATIENCE = 60.0  # seconds
 AT_WORK = """

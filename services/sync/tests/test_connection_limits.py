@@ -16,8 +16,8 @@ from aiohttp import web
 from odf_testing.builders import a_dataset
 from odf_testing.certificates import self_signed
 
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final
 
 import grpc
 
+from odf_cli.embedded.node_file import Node, client_settings_for, read_node
+from odf_cli.embedded.orphans import leftovers
 from odf_common.adapters.grpc.client import channel
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
@@ -21,8 +23,6 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.secrets import secret_file
-from odf_common.embedded.node_file import Node, client_settings_for, read_node
-from odf_common.embedded.orphans import leftovers
 from odf_common.service.connections import kafka_cluster, redis_connection
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import Settings, child_environment

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.cli import clients
+from odf_cli import clients
 
 
 def fake_service(patch: pytest.MonkeyPatch, name: str, **calls: Callable[..., Any]) -> None:

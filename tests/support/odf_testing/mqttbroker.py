@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from paho.mqtt import publish
 
-from odf_common.embedded.parts.tcp_ports import allocate
+from odf_cli.embedded.parts.tcp_ports import allocate
 
 PROGRAM = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 START_SECONDS = 10

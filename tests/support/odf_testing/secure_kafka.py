@@ -12,11 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
+from odf_cli.embedded.parts.kafka_redis import kafka_part
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster, Sasl
 from odf_common.adapters.tls import ClientTls
-from odf_common.embedded.parts.kafka_redis import kafka_part
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment
 from odf_testing.black_hole import BlackHole

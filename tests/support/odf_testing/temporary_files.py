@@ -8,7 +8,7 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Final
 
-from odf_common.embedded.parts.tcp_ports import claims_folder
+from odf_cli.embedded.parts.tcp_ports import claims_folder
 
 _MEMORY: Final = Path("/dev/shm")
 _PREFIX: Final = "odf-tests-"

@@ -15,8 +15,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Final
 
-from odf_common.cli.entrypoint import main
-from odf_common.cli.main import COMMANDS, PACKAGE
+from odf_cli.entrypoint import main
+from odf_cli.main import COMMANDS, PACKAGE
 
 _SERVER: Final = multiprocessing.get_context("forkserver")
 _MODULES: Final = [f"{PACKAGE}.{name.replace('-', '_')}" for name in COMMANDS]

@@ -29,6 +29,15 @@ from odf_common.service.settings import (
 GRPC_SECRET: Final = "grpc"  # noqa: S105 - names of files in the home
 ENGINE_SECRET: Final = "engine"  # noqa: S105 - the engine runs SQL of users: what it reads opens no other service
 ENGINE_SERVICE: Final = "engine-spark"
+VIEWS: Final = "views"  # a separate process, started with the coordinator
+# Services in display order, and the settings with their addresses.
+SERVICE_ADDRESSES: Final = {
+    "ingest": "ingest_grpc",
+    "coordinator": "coordinator_grpc",
+    ENGINE_SERVICE: "engine",
+    "verifier": "verifier_grpc",
+    "sync": "sync_grpc",
+}
 USERS_UNKNOWN: Final = (
     "the system does not say whose a connection is: over HTTP all its users count as the node's own"
 )

@@ -14,11 +14,11 @@ import urllib3
 from odf_testing.black_hole import BlackHole, black_hole
 from odf_testing.minioserver import MinioServer
 
+from odf_cli.embedded.parts.kafka_redis import redis_server
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.networks import Networks, Pools, restricted_pools
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.s3.bucket import Bucket
-from odf_common.embedded.parts.kafka_redis import redis_server
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.errors import StorageUnavailable
 from odf_common.service.settings import child_environment
 

@@ -8,10 +8,10 @@ import pytest
 from odf_testing.contracts import LocksContract, StateCacheContract
 from odf_testing.redis import MemoryLocks
 
+from odf_cli.embedded.credentials import with_redis
+from odf_cli.embedded.parts.kafka_redis import redis_part, redis_server
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
-from odf_common.embedded.credentials import with_redis
-from odf_common.embedded.parts.kafka_redis import redis_part, redis_server
-from odf_common.embedded.parts.tcp_ports import allocate
 from odf_common.identity.did import DatasetId
 from odf_common.service.connections import redis_connection
 from odf_common.service.settings import Settings, child_environment

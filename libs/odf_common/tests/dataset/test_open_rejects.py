@@ -10,8 +10,8 @@ from odf_testing.builders import a_chain, a_dataset, a_polling_source, a_push_so
 from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from structlog.testing import capture_logs
 
+from odf_cli.commands.rejected import location_in
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.cli.commands.rejected import location_in
 from odf_common.dataset.open_rejects import (
     HANDLED,
     KIND,

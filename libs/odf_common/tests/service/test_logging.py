@@ -17,7 +17,7 @@ except ZeroDivisionError:
 """
 COMMAND = """
 import structlog
-from odf_common.cli import main
+from odf_cli import main
 main.odf.get_command(None, "status")
 structlog.stdlib.get_logger("a").warning("redis is lost", why="closed\\u202e")
 structlog.stdlib.get_logger("a").info("redis is back")

@@ -14,7 +14,7 @@ import pytest
 from odf_testing.certificates import self_signed
 from odf_testing.other_user import NOBODY, ask
 
-from odf_common.embedded.parts.tcp_ports import allocate
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.service import metrics
 from odf_common.service.protection import Unprotected

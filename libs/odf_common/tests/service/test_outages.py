@@ -11,8 +11,6 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.outage_files import STALE_SECONDS, Outage, OutageFile, read_outages
-from odf_common.embedded.health import RECONNECTS, with_outages
-from odf_common.embedded.node_file import Node, Part
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.service.outages import OutageWatch, SilentParts
@@ -133,54 +131,6 @@ def test_a_file_that_is_not_one_of_outages_hides_no_other(tmp_path: Path, conten
     OutageFile(tmp_path, "sync").write([seen])
     (tmp_path / "outages" / "odd.json").write_bytes(content)
     assert read_outages(tmp_path) == (seen,)
-
-
-def test_services_that_lack_a_part_are_degraded_and_the_part_names_who_cannot_reach_it(
-    tmp_path: Path,
-) -> None:
-    node = Node(
-        home=tmp_path,
-        pid=1,
-        services=tuple(Part(name=name, pid=None, state="ready") for name in ("ingest", "sync", "verifier")),
-        parts=(
-            Part(name="redis", pid=None, state="ready"),
-            Part(name="kafka", pid=None, state="unresponsive"),
-        ),
-    )
-
-    def outage(part: str, seen_by: str, second: int) -> Outage:
-        return Outage(part=part, seen_by=seen_by, since=f"2030-01-01T00:00:0{second}Z", why="no answer")
-
-    seen = [
-        outage("redis", "ingest", 5),
-        outage("store", "ingest", 4),
-        outage("store", "sync", 3),
-        outage("kafka", "ingest", 2),
-    ]
-    shown = with_outages(node, seen)
-    states = {part.name: (part.state, part.since, part.problem) for part in (*shown.services, *shown.parts)}
-    assert states == {
-        "ingest": ("degraded", "2030-01-01T00:00:02Z", "cannot reach store, kafka"),
-        "sync": ("degraded", "2030-01-01T00:00:03Z", "cannot reach store"),
-        "verifier": ("ready", None, None),
-        "redis": ("unreachable", "2030-01-01T00:00:05Z", "ingest cannot reach it: no answer"),
-        "kafka": ("unresponsive", "2030-01-01T00:00:02Z", None),  # as its supervisor says
-        "store": ("unreachable", "2030-01-01T00:00:03Z", "ingest, sync cannot reach it: no answer"),
-    }
-
-
-def test_the_remedy_of_a_part_that_a_supervisor_runs_names_its_process_and_its_log(tmp_path: Path) -> None:
-    kafka, redis = Part(name="kafka", pid=7, state="ready"), Part(name="redis", pid=None, state="ready")
-    seen = [
-        Outage(part=part, seen_by="sync", since="2030-01-01T00:00:00Z", why="mute")
-        for part in ("kafka", "redis")
-    ]
-    shown = with_outages(Node(home=tmp_path, pid=1, parts=(kafka, redis)), seen)
-    log = tmp_path / "logs" / "kafka.log"
-    assert [part.remedy for part in shown.parts] == [
-        f"if it does not recover, `kill -9 7`: the node restarts it; its log is {log}",
-        RECONNECTS,
-    ]
 
 
 def wait_for(check: Check) -> None:

@@ -15,7 +15,7 @@ from odf_testing.bus import MemoryBus
 from odf_testing.clocks import ManualClock
 from structlog.testing import capture_logs
 
-from odf_common.embedded.parts.tcp_ports import allocate
+from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.errors import StorageUnavailable
 from odf_common.service import logging, metrics, run
 from odf_common.service.environment import Environment, IsolatedEnvironment

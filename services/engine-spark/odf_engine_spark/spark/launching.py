@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pyspark import java_gateway
 
-from odf_common.embedded.parts.environments import program_environment
-from odf_common.embedded.parts.managed_process import launched
+from odf_common.service.die_with_parent import with_parent_death_signal
+from odf_common.service.environments import program_environment
 
 # By PySpark: no Spark Connect, and the file in which the JVM leaves the port and the secret of its gateway.
 _FROM_PYSPARK: Final = ("SPARK_CONNECT_MODE", "_PYSPARK_DRIVER_CONN_INFO_PATH")
@@ -32,7 +32,9 @@ def bound_to_us(variables: Mapping[str, str]) -> Iterator[None]:
     def start(command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401 - passed on
         own = {name: env[name] for name in _FROM_PYSPARK if name in env}
         environment = {**program_environment(env), **own, **variables}
-        process: subprocess.Popen[bytes] = plainly(launched(tuple(command)), env=environment, **options)
+        process: subprocess.Popen[bytes] = plainly(
+            with_parent_death_signal(tuple(command)), env=environment, **options
+        )
         atexit.register(_end, process)
         return process
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_common.cli.user_input import with_read_options
+from odf_cli.user_input import with_read_options
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet

@@ -1,0 +1,269 @@
+"""The `odf` command's gRPC clients: a stub per service, with refused calls raised as `OdfError`.
+
+Each imports its messages when it is called, since a command needs few of them.
+"""
+
+import json
+import os
+import pwd
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from odf_cli.embedded.node_file import Node, find_node
+from odf_cli.exit_codes import keeping_interrupts
+from odf_cli.suggestions import future_remark
+from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.identity.dataset_refs import Alias, Name, parse_alias
+from odf_common.metadata.scalars import Timestamp
+from odf_common.service.protection import command_credentials
+from odf_common.service.settings import TENANCY_FILE, load
+
+if TYPE_CHECKING:
+    from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
+    from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+    from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
+    from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+    from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+    from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+    from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
+
+COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
+OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
+HEALTH_TIMEOUT_SECONDS = 2.0
+STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its progress
+
+
+def this_node() -> Node:
+    """Return the node of $ODF_HOME; raises `Unavailable`, with advice on how to start one."""
+    return find_node(load())
+
+
+@contextmanager
+def coordinator(
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
+) -> Iterator["CoordinatorStub"]:
+    """Connect to the coordinator; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
+
+    with _service(node, "coordinator", timeout) as open_channel:
+        yield CoordinatorStub(open_channel)
+
+
+@contextmanager
+def ingest(
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS, must_answer: bool = False
+) -> Iterator["IngestStub"]:
+    """Connect to ingest; calls inside raise `OdfError`, and so does a missing answer to a health check, if it must."""
+    from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+
+    with _service(node, "ingest", timeout) as open_channel:
+        if must_answer:
+            _check_health(open_channel)
+        yield IngestStub(open_channel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stuck:
+    """Why something is stalled, since when, and what to do; None if unknown."""
+
+    problem: str
+    since: Timestamp | None = None
+    remedy: str | None = None
+
+
+OnSilence = Callable[[str, OdfError], None]  # called with a service that does not answer, and why
+
+
+def require_health(node: Node, service: str) -> None:
+    """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
+    with _service(node, service, 0) as open_channel:
+        _check_health(open_channel)
+
+
+def _check_health(open_channel: grpc.Channel) -> None:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    request = health_pb2.HealthCheckRequest()
+    health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
+
+
+def ignore_silence(_service: str, _error: OdfError) -> None:
+    """Do nothing."""
+
+
+def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
+    """Return why push sources are stalled, by dataset id; empty while ingest cannot be reached.
+
+    For several sources: all reasons and remedies, and the earliest time.
+    """
+    from odf_common.proto.odf.node.v1.ingest_pb2 import StuckRequest
+
+    try:
+        with ingest(node, timeout=0) as service:
+            sources = service.Stuck(StuckRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
+    except OdfError as error:
+        on_silence("ingest", error)
+        return {}
+    by_id: dict[str, list[StuckReply.Source]] = {}
+    for source in sources:
+        by_id.setdefault(source.dataset_id, []).append(source)
+    return {name: _stuck(sources) for name, sources in by_id.items()}
+
+
+def polls(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, "PollsReply.Poll"]:
+    """Return the datasets that are polled at an interval, by id; empty while ingest cannot be reached."""
+    from odf_common.proto.odf.node.v1.ingest_pb2 import PollsRequest
+
+    try:
+        with ingest(node, timeout=0) as service:
+            reply = service.Polls(PollsRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS)
+    except OdfError as error:
+        on_silence("ingest", error)
+        return {}
+    return {poll.dataset_id: poll for poll in reply.polls}
+
+
+def future_records(node: Node) -> Mapping[str, str]:
+    """Return a remark by alias on records too far in the future; empty while ingest cannot be reached."""
+    from odf_common.proto.odf.node.v1.ingest_pb2 import FutureRequest
+
+    try:
+        with ingest(node, timeout=0) as service:
+            sources = service.Future(FutureRequest(), timeout=OPTIONAL_CALL_TIMEOUT_SECONDS).sources
+    except OdfError:
+        return {}
+    remarks: dict[str, list[str]] = {}
+    for source in sources:
+        text = future_remark(source.records, source.alias, source.name)
+        remarks.setdefault(source.alias, []).append(text)
+    return {alias: "; ".join(lines) for alias, lines in remarks.items()}
+
+
+def _stuck(sources: Sequence["StuckReply.Source"]) -> Stuck:
+    times = [source.since for source in sources if source.HasField("since")]
+    return Stuck(
+        problem="; ".join(source.why for source in sources),
+        since=Timestamp(min(times)).whole_ms() if times else None,
+        remedy="; ".join(dict.fromkeys(source.advice for source in sources if source.advice)) or None,
+    )
+
+
+def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
+    """Return the datasets as the views see them; raises `Unavailable`."""
+    from http.client import HTTPException
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(f"{node.views}/datasets", timeout=timeout) as answer:  # noqa: S310 - our own node
+            rows: list[dict[str, Any]] = json.load(answer)
+    except (OSError, ValueError, HTTPException) as error:
+        raise Unavailable(what="the live view", why=str(error)) from error
+    return rows
+
+
+@contextmanager
+def verifier(node: Node | None = None) -> Iterator["VerifierStub"]:
+    """Connect to the verifier; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+
+    with _service(node, "verifier") as open_channel:
+        yield VerifierStub(open_channel)
+
+
+@contextmanager
+def sync(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["SyncStub"]:
+    """Connect to sync; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
+
+    with _service(node, "sync", timeout) as open_channel:
+        yield SyncStub(open_channel)
+
+
+@contextmanager
+def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["AccessStub"]:
+    """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
+
+    with _service(node, "sync", timeout) as open_channel:
+        yield AccessStub(open_channel)
+
+
+@dataclass(eq=False, kw_only=True)
+class NoAccount(NotFound):
+    """The account in a dataset's name does not exist; an account added later under that name would own the dataset."""
+
+    MESSAGE = "account {account}, which would own {what}, does not exist"
+    ADVICE = "add it with `odf account add {account}`, or correct the name"
+
+    account: str
+
+
+def require_owners(names: Iterable[str], node: Node | None = None) -> None:
+    """Raise `NoAccount` if a name is to be given to a dataset of a multi-tenant node, and has an unknown account.
+
+    Raises `Unavailable` without sync, which knows the accounts, unless the home was never that of such a node.
+    """
+    aliases = [alias for alias in map(_alias, names) if alias is not None and alias.account is not None]
+    if not aliases:
+        return
+    from odf_common.proto.odf.node.v1.access_pb2 import ListAccountsRequest
+
+    is_multi_tenant = (load().home / TENANCY_FILE).exists()
+    try:
+        with access(node, timeout=RESTART_TIMEOUT_SECONDS if is_multi_tenant else 0) as accounts:
+            reply = accounts.ListAccounts(ListAccountsRequest(), timeout=COMMAND_TIMEOUT_SECONDS)
+    except Unavailable:
+        if is_multi_tenant:
+            raise
+        return
+    existing = {Name(item.name) for item in reply.accounts}
+    for alias in aliases if reply.is_multi_tenant else ():
+        if alias.account not in existing:
+            raise NoAccount(what=str(alias), account=str(alias.account))
+
+
+def _alias(name: str) -> Alias | None:
+    """Return a name in its parts; None for one that the node refuses."""
+    try:
+        return parse_alias(name)
+    except InvalidInput:
+        return None
+
+
+@contextmanager
+def webhooks(node: Node | None = None) -> Iterator["WebhooksStub"]:
+    """Connect to sync's webhooks; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
+
+    with _service(node, "sync") as open_channel:
+        yield WebhooksStub(open_channel)
+
+
+@contextmanager
+def _service(
+    node: Node | None, name: str, timeout: float = RESTART_TIMEOUT_SECONDS
+) -> Iterator[grpc.Channel]:
+    node = node or this_node()
+    address = node.address(name)
+    credentials = command_credentials(replace(load(), home=node.home), address)
+    # An interrupt is no failed call: commands that go on with the next dataset after one must end.
+    with (
+        keeping_interrupts(),
+        calling(name),
+        reached(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as open_channel,
+    ):
+        yield open_channel
+
+
+def _user_agent() -> str:
+    """Return what the audit notes of the command: its user in the operating system."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # of a container
+        user = str(os.getuid())
+    return f"odf ({user.encode('ascii', 'backslashreplace').decode()})"

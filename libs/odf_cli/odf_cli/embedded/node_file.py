@@ -1,0 +1,192 @@
+"""The addresses of a running node: `node.json` in its home, written by the supervisor, read by all others."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from odf_cli.embedded.credentials import with_kafka, with_redis
+from odf_common.adapters.secrets import HomeOfAnotherUser
+from odf_common.errors import Unavailable
+from odf_common.service.settings import Settings, without_password
+
+FILE: Final = "node.json"
+_ADDRESSES: Final = ("kafka", "kafka_sasl", "kafka_client_file", "redis", "engine", "http", "views")
+ADVICE: Final = "start one with `odf up --detach`"
+
+
+@dataclass(eq=False, kw_only=True)
+class NoNode(Unavailable):
+    """No node is running for this home."""
+
+    MESSAGE = "no node is running for {what}"
+
+    def advice(self) -> str:
+        """Return how to start one."""
+        return ADVICE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One process of the node.
+
+    `state` is starting, ready, unresponsive (it runs but does not answer), failed (the operating system refuses to
+    start it), restarting, foreground or stopped; where no supervisor runs it, ready or unreachable. In what
+    `located_node` returns also unreachable (services cannot reach it) and degraded (it cannot reach what it needs).
+    """
+
+    name: str
+    pid: int | None
+    state: str
+    since: str | None = None
+    problem: str | None = None
+    """Why it is in this state, if the supervisor can say."""
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node: addresses are `host:port`, `http` and `views` are URLs; absent parts are None."""
+
+    home: Path
+    pid: int
+    kafka: str | None = None
+    kafka_sasl: str | None = None
+    """The embedded Kafka's address for clients with credentials; `kafka` too, if all clients need some."""
+    kafka_client_file: str | None = None
+    """The settings of producers with credentials, as Kafka's `client.properties`."""
+    redis: str | None = None
+    engine: str | None = None
+    http: str | None = None
+    views: str | None = None
+    grpc: Mapping[str, str] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    services: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {**asdict(self), "home": str(self.home)}
+
+    def addresses(self) -> dict[str, object]:
+        """Return the home and the addresses for people; for Kafka also the file of settings, if all clients need it."""
+        shown = {"home": str(self.home), "kafka": self.kafka}
+        if self.kafka is not None and self.kafka == self.kafka_sasl:
+            shown["kafka client"] = self.kafka_client_file
+        return {**shown, "redis": self.redis, "engine": self.engine, "http": self.http, "views": self.views}
+
+    def log(self, part: str) -> Path:
+        """Return the file in which the supervisor keeps the log of a part."""
+        return self.home / "logs" / f"{part}.log"
+
+    def address(self, service: str) -> str:
+        """Return the gRPC address of a service; raises `Unavailable` if this node does not run it."""
+        address = self.grpc.get(service)
+        if address is None:
+            raise Unavailable(what=service, why="this node does not run it")
+        return address
+
+
+def read_node(home: Path) -> Node:
+    """Return the running node of a home; raises `NoNode` if there is none, `HomeOfAnotherUser` if it is not ours."""
+    try:
+        raw = json.loads((home / FILE).read_bytes())
+    except PermissionError as error:
+        raise HomeOfAnotherUser.at(home) from error
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError) as error:
+        raise NoNode(what=str(home)) from error
+    node = _from_json(raw)
+    if not is_running(node.pid):
+        raise NoNode(what=str(home))
+    return node
+
+
+def find_node(settings: Settings) -> Node:
+    """Return the addresses of a node: from the settings, else from the running node of the home.
+
+    On several machines there is no `node.json`; then the settings must contain every address that is used.
+    """
+    configured = {
+        name: address
+        for name in ("coordinator", "ingest", "verifier", "sync")
+        if (address := getattr(settings, f"{name}_grpc")) is not None
+    }
+    try:
+        node = read_node(settings.home)
+    except NoNode:
+        if not configured:
+            raise
+        node = Node(home=settings.home, pid=os.getpid())
+    merged = asdict(node) | {
+        "grpc": {**node.grpc, **configured},
+        "kafka": settings.kafka or node.kafka,
+        "kafka_sasl": None if settings.kafka else node.kafka_sasl,
+        "kafka_client_file": None if settings.kafka else node.kafka_client_file,
+        "redis": without_password(settings.redis) if settings.redis else node.redis,
+        "engine": settings.engine or node.engine,
+        "http": settings.http_url or node.http,
+        "views": f"http://{settings.views_http}" if settings.views_http else node.views,
+        "services": node.services,
+        "parts": node.parts,
+    }
+    return Node(**merged)
+
+
+def client_settings_for(settings: Settings, node: Node) -> Settings:
+    """Return the settings with the Kafka and Redis that the running node uses, configured or embedded."""
+    if settings.kafka is None:
+        sasl = node.kafka_sasl
+        settings = replace(settings, kafka=node.kafka) if sasl is None else with_kafka(settings, sasl)
+    if settings.redis is None and node.redis is not None:
+        is_embedded = any(part.name == "redis" for part in node.parts)
+        settings = with_redis(settings, node.redis) if is_embedded else replace(settings, redis=node.redis)
+    return settings
+
+
+def write_node(node: Node) -> None:
+    """Replace `node.json` atomically: readers see the old file or the new one."""
+    temporary = node.home / f".{FILE}.{os.getpid()}"
+    temporary.write_text(json.dumps(node.to_json(), indent=2) + "\n")
+    temporary.replace(node.home / FILE)
+
+
+def forget_node(home: Path) -> None:
+    """Remove `node.json`."""
+    (home / FILE).unlink(missing_ok=True)
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _from_json(raw: Mapping[str, Any]) -> Node:
+    def parts(name: str) -> tuple[Part, ...]:
+        return tuple(
+            Part(
+                name=part["name"],
+                pid=part["pid"],
+                state=part["state"],
+                since=part.get("since"),
+                problem=part.get("problem"),
+                remedy=part.get("remedy"),
+            )
+            for part in raw[name]
+        )
+
+    addresses = {key: raw.get(key) for key in _ADDRESSES}
+    return Node(
+        home=Path(raw["home"]),
+        pid=raw["pid"],
+        grpc=raw["grpc"],
+        metrics=raw["metrics"],
+        services=parts("services"),
+        parts=parts("parts"),
+        **cast("dict[str, str | None]", addresses),
+    )

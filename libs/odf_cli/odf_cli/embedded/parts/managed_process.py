@@ -1,0 +1,257 @@
+"""One part of the node: start it, detect when it is ready, restart it when it exits."""
+
+import asyncio
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from odf_cli.embedded.parts.log_excerpt import log_excerpt
+from odf_cli.embedded.parts.log_files import open_log, rotate
+from odf_common.adapters.local.durable import keep_files_private
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Backoff
+from odf_common.service.die_with_parent import with_parent_death_signal
+from odf_common.service.probes import Probe
+
+PROBE_SECONDS: Final = 0.1
+LIVENESS_SECONDS: Final = 10.0  # between liveness probes; each costs one or two milliseconds
+SILENCE_SECONDS: Final = 20.0  # without an answer to them until a part is unresponsive; a machine may be busy
+RESTART: Final = Backoff(first=0.2, most=10.0)  # between an exit and the next start
+STEADY_SECONDS: Final = 10.0  # a part that ran this long did not fail at startup
+MAX_FAILED_STARTS: Final = 3  # exits before it was ever ready
+_NO_SPACE: Final = "free some space on the disk"
+_NO_FILES: Final = "raise the limit of open files (`ulimit -n`) and start the node again"
+_NO_PROCESS: Final = "free memory, or raise the limit of processes (`ulimit -u`) and start the node again"
+REMEDIES: Final[Mapping[int | None, str]] = {
+    errno.ENOSPC: _NO_SPACE,
+    errno.EDQUOT: _NO_SPACE,
+    errno.EMFILE: _NO_FILES,
+    errno.ENFILE: _NO_FILES,
+    errno.EAGAIN: _NO_PROCESS,
+    errno.ENOMEM: _NO_PROCESS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSpec:
+    """How to run a part: `prepare` is awaited before each start."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    probe: Probe
+    liveness: Probe | None = None
+    """Whether the part responds once it is ready; by default `probe`."""
+    prepare: Callable[[], Awaitable[None]] | None = None
+    is_service: bool = False
+    is_ours: bool = False
+    """Whether the part sets its own umask, and records the one of the user who starts the node."""
+    is_elsewhere: Callable[[], bool] = lambda: False
+    """Whether another process runs it for now; then it is not started."""
+
+
+class PartProcess:
+    """Keeps a part running. `state` is one of those of `node_file.Part`."""
+
+    def __init__(self, spec: PartSpec, logs: Path, on_change: Callable[[], None]) -> None:
+        """Nothing runs before `run`. `on_change` is called after each change of state or pid."""
+        self.spec = spec
+        self.log = logs / f"{spec.name}.log"
+        self.state = "starting"
+        self.since = _now()
+        self.pid: int | None = None
+        self.has_failed = False
+        self.problem: str | None = None
+        self.remedy: str | None = None
+        self._on_change = on_change
+        self._was_ready = False
+        self._failures = 0
+        self._is_rotated = False
+        self._stopping = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    async def run(self) -> None:
+        """Keep it running until `stop`; a start that the operating system refuses is retried like an exit."""
+        while not self._stopping:
+            begun, is_started, remedy = time.monotonic(), True, None
+            try:
+                problem = _why_ended(await self._once())
+            # Python reports a thread that cannot be started as a RuntimeError.
+            except (OSError, RuntimeError) as error:
+                is_started, (problem, remedy) = False, _described(error)
+            if self._stopping:
+                return
+            self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
+            if not self._was_ready and self._failures >= MAX_FAILED_STARTS:
+                self.has_failed = True
+            state = self._starting if is_started else "failed"
+            self._change(state, None, problem=problem, remedy=remedy)
+            await asyncio.sleep(RESTART.pause(self._failures))
+
+    async def stop(self, grace: float) -> None:
+        """Stop it: SIGTERM, after `grace` seconds SIGKILL; nothing of its process group is left."""
+        self._stopping = True
+        pid = self.pid
+        if pid is not None:
+            signal_group(pid, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), grace)
+            signal_group(pid, signal.SIGKILL)
+        await self._ended.wait()
+        self._change("stopped", None)
+
+    def tail(self) -> str:
+        """Return the last readable lines of its log, empty if it cannot be read."""
+        try:
+            text = self.log.read_text(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(log_excerpt(text))
+
+    async def _once(self) -> int | None:
+        """Start it, and return its exit code when it has exited; None if it is stopped before it starts."""
+        if not self._is_rotated:
+            rotate(self.log)
+            self._is_rotated = True
+        while self.spec.is_elsewhere() and not self._stopping:
+            if self.state != "foreground":
+                self._change("foreground", None)
+            await asyncio.sleep(PROBE_SECONDS)
+        if self.state == "foreground":
+            self._change("restarting", None)
+        if self.spec.prepare is not None:
+            await self.spec.prepare()
+        if self._stopping:
+            return None
+        self._ended.clear()  # from here on `stop` waits, although there is no pid yet
+        try:
+            process = await self._spawn()
+            return await self._until_exit(process)
+        finally:
+            self._ended.set()
+
+    async def _until_exit(self, process: asyncio.subprocess.Process) -> int:
+        probing = asyncio.create_task(self._probe())
+        try:
+            if not self._stopping:
+                problem = self.problem if self.state == "restarting" else None
+                self._change(self._starting, process.pid, problem=problem)
+                await process.wait()
+        finally:
+            probing.cancel()
+            # Its child processes end with it.
+            signal_group(process.pid, signal.SIGKILL)
+            code = await process.wait()
+        return code
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        with open_log(self.log) as log:
+            return await asyncio.create_subprocess_exec(
+                *with_parent_death_signal(self.spec.command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.spec.environment,
+                umask=keep_files_private() if self.spec.is_ours else -1,
+                start_new_session=True,
+            )
+
+    async def _probe(self) -> None:
+        while not await self.spec.probe():  # noqa: ASYNC110 - what is waited for is another process
+            await asyncio.sleep(PROBE_SECONDS)
+        if not self._stopping:
+            self._was_ready = True
+            self._change("ready", self.pid)
+            await self._watch(self.spec.liveness or self.spec.probe)
+
+    async def _watch(self, is_responding: Probe) -> None:
+        """Keep the state `unresponsive` while a ready part does not answer.
+
+        It is not killed: it may be stopped for debugging, or in the middle of long work on a busy machine.
+        """
+        answered, since = time.monotonic(), _now()
+        while True:
+            await asyncio.sleep(LIVENESS_SECONDS)
+            is_alive = await is_responding()
+            if self._stopping:
+                return
+            if is_alive:
+                answered, since = time.monotonic(), _now()
+                if self.state == "unresponsive":
+                    self._change("ready", self.pid)
+            elif self.state == "ready" and time.monotonic() - answered >= SILENCE_SECONDS:
+                problem = "it answers no health check; its process may hang or be stopped"
+                remedy = f"if it does not recover, `kill -9 {self.pid}`: the node restarts it"
+                self._change("unresponsive", self.pid, problem=problem, remedy=remedy, since=since)
+
+    @property
+    def _starting(self) -> str:
+        return "restarting" if self._was_ready else "starting"
+
+    def _change(
+        self,
+        state: str,
+        pid: int | None,
+        *,
+        problem: str | None = None,
+        remedy: str | None = None,
+        since: str | None = None,
+    ) -> None:
+        if state != self.state:
+            self.since = since or _now()
+        self.state, self.pid, self.problem, self.remedy = state, pid, problem, remedy
+        self._on_change()
+
+
+def _why_ended(code: int | None) -> str | None:
+    """Return the signal that ended a process, which its log does not name; None if it exited."""
+    if code is None or code >= 0:
+        return None
+    return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
+
+
+def _described(error: OSError | RuntimeError) -> tuple[str, str]:
+    """Return why a part could not be started, and what to do."""
+    number = error.errno if isinstance(error, OSError) else errno.EAGAIN
+    file = error.filename if isinstance(error, OSError) else None
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    remedy = REMEDIES.get(number) or (f"make sure that {file} can be written" if file else "remove the cause")
+    return f"{file}: {why}" if file else why, f"{remedy}; the start is retried every few seconds"
+
+
+def _now() -> str:
+    return str(Timestamp.from_ms(int(time.time()) * 1000))
+
+
+@contextmanager
+def held_in_foreground(home: Path, name: str) -> Iterator[None]:
+    """Keep the supervisor from starting a part while the block runs; raises `BlockingIOError` if that is held."""
+    file = home / "locks" / f"foreground-{name}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+
+
+def is_in_foreground(home: Path, name: str) -> bool:
+    """Return whether a part runs in the foreground of some terminal."""
+    try:
+        with held_in_foreground(home, name):
+            return False
+    except BlockingIOError:
+        return True
+
+
+def signal_group(pid: int, number: signal.Signals) -> None:
+    """Signal a process and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, number)
