@@ -25,7 +25,7 @@ from odf_common.metadata.events import (
     SourceState,
     vocabulary_of,
 )
-from odf_common.metadata.scalars import Timestamp, record_count
+from odf_common.metadata.scalars import Timestamp, UInt64, record_count
 
 DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps its state
 
@@ -36,7 +36,7 @@ class InputProgress:
 
     dataset_id: DatasetId
     last_block: Multihash | None = None
-    last_offset: int | None = None
+    last_offset: UInt64 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
