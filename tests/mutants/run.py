@@ -1,7 +1,7 @@
 """Which share of small changes to the code no unit test notices: `make mutants`.
 
 A sample of mutants is drawn with a seed, as many from each module as it has its share of all; for each one the tests
-nearest to its module run. Survivors that do what the code does are listed with their reasons in `equivalent.json`.
+nearest to its function run (`nearest`). Survivors that do what the code does are listed with their reasons in `equivalent.json`.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutants.mutations import Mutant, mutants
+from tests.mutants.nearest import nearest_tests
 from tests.mutants.targets import targets
 
 ROOT: Final = Path(__file__).parents[2]
@@ -33,11 +34,10 @@ MOST: Final = 0.1  # of the sample may survive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """A mutant of the sample: its number among those of its module, and the tests that should notice it."""
+    """A mutant of the sample, and its number among those of its module."""
 
     mutant: Mutant
     number: int
-    tests: Sequence[str]
 
 
 def equivalents() -> Mapping[str, str]:
@@ -52,8 +52,8 @@ def sample(root: Path, count: int, seed: int, only: str = "") -> list[Chosen]:
     """
     known = equivalents()
     every = [
-        Chosen(mutant=mutant, number=number, tests=tests)
-        for path, tests in targets(root)
+        Chosen(mutant=mutant, number=number)
+        for path in targets(root)
         if only in path
         for number, mutant in enumerate(mutants(root, path))
         if mutant.name not in known
@@ -109,10 +109,10 @@ def is_noticed(tests: Sequence[str], mutant: str = "") -> bool:
     return done.returncode != 0
 
 
-def report(one: Chosen) -> bool:
-    """Run the tests of a mutant, print what came of it, and return whether it survived."""
+def report(one: Chosen, tests: Sequence[str]) -> bool:
+    """Run the tests of a mutant, print the result, and return whether it survived."""
     began = time.monotonic()
-    is_alive = not is_noticed(one.tests, f"{one.mutant.path}:{one.number}")
+    is_alive = not tests or not is_noticed(tests, f"{one.mutant.path}:{one.number}")
     word = "SURVIVED" if is_alive else "caught"
     print(f"{word:9}{time.monotonic() - began:4.0f} s  line {one.mutant.line}  {one.mutant.name}", flush=True)
     return is_alive
@@ -127,13 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="part of the paths of the modules to mutate")
     given = parser.parse_args(arguments)
     chosen = sample(ROOT, given.count, given.seed, given.only)
+    suites = [nearest_tests(ROOT, one.mutant.path, one.mutant.function) for one in chosen]
     with ThreadPoolExecutor(given.jobs) as pool:
-        suites = sorted({tuple(one.tests) for one in chosen})
-        for tests, is_red in zip(suites, pool.map(is_noticed, suites), strict=True):
+        different = sorted({tuple(tests) for tests in suites if tests})
+        for tests, is_red in zip(different, pool.map(is_noticed, different), strict=True):
             if is_red:
                 print(f"fails without any mutant: {' '.join(tests)}", file=sys.stderr)
                 return 2
-        survived = sum(pool.map(report, chosen))
+        survived = sum(pool.map(report, chosen, suites))
     share = survived / max(len(chosen), 1)
     print(
         f"{survived} of {len(chosen)} mutants survived: {share:.0%} (seed {given.seed}; at most {MOST:.0%})"

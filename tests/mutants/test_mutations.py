@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from coverage import CoverageData
 from tests.mutants.mutations import UNGUARDED, mutants
-from tests.mutants.paths import COORDINATOR, INGEST, SYNC, VERIFIER
+from tests.mutants.nearest import nearest_tests
 from tests.mutants.run import ROOT, environment_of, equivalents, is_noticed, sample
-from tests.mutants.targets import LEFT_OUT, NEAREST, targets
+from tests.mutants.targets import LEFT_OUT, SUITES, targets
 
 MODULE = '''"""Nothing here: 1 + 1."""
 
@@ -121,22 +122,51 @@ def test_a_seed_draws_the_same_sample_and_another_one_another() -> None:
     assert len(set(first)) == 20
 
 
-def test_every_module_has_tests_that_exist() -> None:
-    for tests in dict(targets(ROOT)).values():
-        assert all((ROOT / test).exists() for test in tests)
+def test_every_pattern_fits_a_module_and_every_package_has_a_suite() -> None:
+    assert {pattern for pattern in LEFT_OUT if not any(ROOT.glob(pattern))} == set()
+    packages = {
+        file.parent.relative_to(ROOT).as_posix() for file in ROOT.glob("services/*/odf_*/__init__.py")
+    }
+    assert packages <= SUITES.keys()
+    assert all((ROOT / tests).is_dir() for suite in SUITES.values() for tests in suite)
 
 
-def test_every_pattern_fits_a_module_and_no_module_of_a_service_is_forgotten() -> None:
-    found = dict(targets(ROOT))
-    assert {pattern for pattern in NEAREST if not any(ROOT.glob(pattern))} == set()
-    for service in (COORDINATOR, INGEST, SYNC, VERIFIER):
-        modules = {file.relative_to(ROOT).as_posix() for file in (ROOT / service).rglob("*.py")}
-        changed = {path for path in modules - LEFT_OUT if mutants(ROOT, path)}
-        assert changed - set(found) == set()
+def test_the_nearest_tests_run_the_function_and_the_least_besides_and_are_recorded_once(
+    tmp_path: Path,
+) -> None:
+    path = "services/verifier/odf_verifier/module.py"
+    for file in (path, "a/test_a.py", "a/test_b.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text(
+        "def f(a: int) -> int:\n    return a + 1\n\n\ndef g(a: int) -> int:\n    return a + 1\n"
+    )
+    for file in ("a/test_a.py", "a/test_b.py"):
+        (tmp_path / file).touch()
+    recorded: list[str] = []
+
+    def record(root: Path, package: str, file: Path) -> CoverageData:
+        recorded.append(package)
+        data = CoverageData(str(file))
+        ran = {
+            "a/test_a.py::test_both[x]|run": [2, 6],
+            "a/test_b.py::test_f|run": [2],
+            "b/test_gone.py::test_f|run": [2],
+        }
+        for context, lines in {**ran, "": [1, 5]}.items():
+            data.set_context(context)
+            data.add_lines({str(root / path): lines})
+        return data
+
+    assert [nearest_tests(tmp_path, path, name, record=record) for name in ("f", "g", "h")] == [
+        ["a/test_b.py::test_f", "a/test_a.py::test_both"],
+        ["a/test_a.py::test_both"],
+        [],
+    ]
+    assert recorded == ["services/verifier/odf_verifier"]
 
 
 def test_what_is_listed_as_equivalent_is_still_a_mutant_and_has_a_reason() -> None:
-    names = {one.name for path, _ in targets(ROOT) for one in mutants(ROOT, path)}
+    names = {one.name for path in targets(ROOT) for one in mutants(ROOT, path)}
     assert {name for name in equivalents() if name not in names} == set()
     assert all(equivalents().values())
 
