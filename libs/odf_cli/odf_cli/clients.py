@@ -193,7 +193,6 @@ def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
         yield AccessStub(open_channel)
 
 
-@dataclass(eq=False, kw_only=True)
 class NoAccount(NotFound):
     """The account in a dataset's name does not exist; an account added later under that name would own the dataset."""
 

@@ -6,9 +6,7 @@ A class has its text in `MESSAGE` and `ADVICE`, with fields in braces, so the co
 
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import Final
+from typing import Final, Self, dataclass_transform
 
 SIMILARITY: Final = 0.5  # difflib's ratio from which on a name may be what was meant
 # Of an `OSError` that says nothing about the file: the disk or the process lacks something now.
@@ -26,12 +24,16 @@ TRANSIENT_ERRNOS: Final = frozenset(
 )
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass_transform(kw_only_default=True, eq_default=False)
 class OdfError(Exception):
-    """Something in the node went wrong."""
+    """Something in the node went wrong.
+
+    The annotations of a class and its bases are its facts, given by name; a fact without a default must be given. As in
+    a dataclass, but without its generated methods: a command imports dozens of these classes, and raises few.
+    """
 
     MESSAGE = ""
-    """What is wrong; empty: the first sentence of the docstring, then the fields as `name=value`."""
+    """What is wrong; empty: the first sentence of the docstring, then the facts as `name=value`."""
     ADVICE = ""
     """What to do about it, in one sentence; empty: nothing in particular."""
 
@@ -42,19 +44,51 @@ class OdfError(Exception):
         if "ADVICE" in vars(cls):
             cls.advice = OdfError.advice  # type: ignore[method-assign]
 
+    def __init__(self, **facts: object) -> None:
+        """Raise `TypeError` unless the facts are those of the class."""
+        kind = type(self)
+        names = kind.fact_names()
+        missing = [name for name in names if name not in facts and not hasattr(kind, name)]
+        if missing or not facts.keys() <= set(names):
+            raise TypeError(f"{kind.__name__} has the facts {', '.join(names)}; given: {', '.join(facts)}")
+        for name in names:
+            setattr(self, name, facts[name] if name in facts else getattr(kind, name))
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Compute facts from others."""
+
+    @classmethod
+    def fact_names(cls) -> tuple[str, ...]:
+        """Return the names of the facts, those of base classes first."""
+        annotated = (vars(base).get("__annotations__", ()) for base in reversed(cls.__mro__))
+        return tuple(dict.fromkeys(name for names in annotated for name in names))
+
+    def facts(self) -> dict[str, object]:
+        """Return the facts by name."""
+        return {name: getattr(self, name) for name in self.fact_names()}
+
+    def with_facts(self, **changes: object) -> Self:
+        """Return an error of the same class with other values for these facts."""
+        return type(self)(**{**self.facts(), **changes})
+
     def __str__(self) -> str:
         """Return what is wrong."""
         if self.MESSAGE:
             return self.MESSAGE.format_map(vars(self))
         what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
-        facts = ", ".join(
-            f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) is not None
-        )
+        facts = ", ".join(f"{name}={value}" for name, value in self.facts().items() if value is not None)
         return f"{what}: {facts}" if facts else what
 
+    def __repr__(self) -> str:
+        """Return the class and the facts."""
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.facts().items())})"
+        )
+
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Pickle by fields, so that errors cross process borders whole."""
-        return _rebuild, (type(self), {f.name: getattr(self, f.name) for f in fields(self)})
+        """Pickle by facts, so that errors cross process borders whole."""
+        return _rebuild, (type(self), self.facts())
 
     @property
     def code(self) -> str:
@@ -70,7 +104,6 @@ def _rebuild(kind: type[OdfError], facts: dict[str, object]) -> OdfError:
     return kind(**facts)
 
 
-@dataclass(eq=False, kw_only=True)
 class InvalidInput(OdfError):
     """The input is not valid."""
 
@@ -84,7 +117,6 @@ class InvalidInput(OdfError):
         return f"{self.where}: {self.text}" if self.where else self.text
 
 
-@dataclass(eq=False, kw_only=True)
 class NotFound(OdfError):
     """The named thing does not exist."""
 
@@ -93,7 +125,6 @@ class NotFound(OdfError):
     what: str
 
 
-@dataclass(eq=False, kw_only=True)
 class ChainRuleViolated(OdfError):
     """A block breaks a rule of the metadata chain."""
 
@@ -107,12 +138,10 @@ class ChainRuleViolated(OdfError):
         return f"{at}{self.text} (rule {self.rule})"
 
 
-@dataclass(eq=False, kw_only=True)
 class Conflict(OdfError):
     """Another process changed it first."""
 
 
-@dataclass(eq=False, kw_only=True)
 class HeadMoved(Conflict):
     """Another block was committed first; read the head again and re-propose."""
 
@@ -128,7 +157,6 @@ class HeadMoved(Conflict):
         return f"{what} of {self.dataset} has moved in the meantime: expected {expected}, found {actual}"
 
 
-@dataclass(eq=False, kw_only=True)
 class AlreadyExists(Conflict):
     """The name is taken."""
 
@@ -137,12 +165,10 @@ class AlreadyExists(Conflict):
     what: str
 
 
-@dataclass(eq=False, kw_only=True)
 class VerificationFailed(OdfError):
     """Stored data does not match what the chain declares."""
 
 
-@dataclass(eq=False, kw_only=True)
 class Unavailable(OdfError):
     """A part of the node is unavailable; a retry may succeed."""
 
@@ -154,7 +180,6 @@ class Unavailable(OdfError):
         return f"{self.what} cannot be reached" + (f": {self.why}" if self.why else "")
 
 
-@dataclass(eq=False, kw_only=True)
 class Damaged(VerificationFailed):
     """A stored file cannot be used, and waiting will not change that."""
 
@@ -168,7 +193,6 @@ class Damaged(VerificationFailed):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class StorageUnavailable(Unavailable):
     """Stored files cannot be read or written now."""
 
@@ -185,7 +209,6 @@ class StorageUnavailable(Unavailable):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class Refused(OdfError):
     """The node refused; `reason` is the name of the error (the class's own unless given), `text` its message."""
 
@@ -199,17 +222,14 @@ class Refused(OdfError):
         self.reason = self.reason or type(self).__name__
 
 
-@dataclass(eq=False, kw_only=True)
 class InternalError(OdfError):
     """The node has a bug; nothing that a caller does differently helps."""
 
 
-@dataclass(eq=False, kw_only=True)
 class DatasetInUse(Refused):
     """Other datasets read what would be removed."""
 
 
-@dataclass(eq=False, kw_only=True)
 class InvalidQuery(InvalidInput):
     """The engine cannot run the SQL."""
 
@@ -221,6 +241,8 @@ def counted(number: int, what: str) -> str:
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """Return the known name most similar to an unknown one, ignoring case; None if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only a mistyped name needs it
+
     by_key = {name.lower(): name for name in candidates}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None

@@ -3,7 +3,6 @@
 import ast
 import string
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -49,7 +48,6 @@ def test_texts_name_fields_of_their_class() -> None:
     assert not wrong
 
 
-@dataclass(eq=False, kw_only=True)
 class Silent(Unavailable):
     """A part does not answer."""
 
@@ -59,7 +57,6 @@ class Silent(Unavailable):
     seconds: float
 
 
-@dataclass(eq=False, kw_only=True)
 class Shouting(Silent):
     """A part answers too loudly."""
 
@@ -79,3 +76,15 @@ class Shouting(Silent):
 )
 def test_the_text_of_the_nearest_class_is_used(error: OdfError, message: str, advice: str) -> None:
     assert (str(error), error.advice()) == (message, advice)
+
+
+@pytest.mark.parametrize("facts", [{}, {"what": "x", "why": "y", "when": "z"}])
+def test_an_error_is_built_from_all_its_facts_and_no_others(facts: dict[str, str]) -> None:
+    with pytest.raises(TypeError, match="Unavailable has the facts what, why"):
+        Unavailable(**facts)
+
+
+def test_an_error_names_its_facts_and_keeps_those_that_are_not_changed() -> None:
+    error = Unavailable(what="Kafka").with_facts(why="no route")
+    assert repr(error) == "Unavailable(what='Kafka', why='no route')"
+    assert str(error) == "Kafka cannot be reached: no route"

@@ -1,7 +1,6 @@
 """Errors of ingest; each has the facts that a user needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Self, TypeGuard
 
 from odf_common.adapters.local.catalog import CorruptName
@@ -22,12 +21,10 @@ from odf_common.errors import (
 from odf_common.ports.engine import QueryTooSlow
 
 
-@dataclass(eq=False, kw_only=True)
 class Signal(OdfError):
     """A signal to another part of this process how to continue; it never leaves the process."""
 
 
-@dataclass(eq=False, kw_only=True)
 class UnsupportedStep(InvalidInput):
     """This node does not support the step."""
 
@@ -36,7 +33,6 @@ class UnsupportedStep(InvalidInput):
     step: str
 
 
-@dataclass(eq=False, kw_only=True)
 class UnsupportedMediaType(InvalidInput):
     """Data was pushed with a media type that this node does not read."""
 
@@ -52,7 +48,6 @@ class UnsupportedMediaType(InvalidInput):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class TooManyPending(Unavailable):
     """The limit of pushes that wait to be committed to a dataset is reached."""
 
@@ -68,7 +63,6 @@ RESET: Final = (
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceStateUnreadable(InvalidInput):
     """The chain has a state of a source from which this version cannot continue."""
 
@@ -81,7 +75,6 @@ class SourceStateUnreadable(InvalidInput):
 QUICKER: Final = "commit a faster query with `odf commit DATASET FILE`: the source continues with that"
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceStopped(Refused):
     """The push source is stopped until someone acts; `reason` and `text` are those of the error that stopped it."""
 
@@ -125,7 +118,6 @@ def _takes_back(stop: SourceStopped) -> bool:
     return stop.reason == RecordRejected.__name__ and " -C " in stop.text
 
 
-@dataclass(eq=False, kw_only=True)
 class NothingCommitted(Refused):
     """A push failed before it was proposed, so it is not in the chain and never will be."""
 
@@ -143,7 +135,6 @@ class NothingCommitted(Refused):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class SnapshotRetractsTooMuch(Refused):
     """One snapshot would retract more of the current rows than its source allows: the source stops before it."""
 
@@ -159,7 +150,6 @@ class SnapshotRetractsTooMuch(Refused):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class IncompleteCorrection(InvalidInput):
     """A record is half a correction."""
 
@@ -169,7 +159,6 @@ class IncompleteCorrection(InvalidInput):
     """Whether only +C records are missing: those may follow after the batch."""
 
 
-@dataclass(eq=False, kw_only=True)
 class OperationsMismatched(InvalidInput):
     """Some records of a changelog do not fit the current records of their keys; the others can be merged."""
 
@@ -177,7 +166,6 @@ class OperationsMismatched(InvalidInput):
     """Why, by row of the batch; both halves of a correction."""
 
 
-@dataclass(eq=False, kw_only=True)
 class AwaitingCorrection(Signal):
     """The other half of a correction has not arrived up to `end`, by partition, after `tries` batches."""
 
@@ -188,7 +176,6 @@ class AwaitingCorrection(Signal):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceWaiting(Refused):
     """The push source waits for a message that has not arrived; `reason` and `text` are those of the error."""
 
@@ -202,7 +189,6 @@ class SourceWaiting(Refused):
     dataset: str
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceRetries(Refused):
     """A problem that may be transient blocks the push source; it is retried."""
 
@@ -218,7 +204,6 @@ class SourceRetries(Refused):
         return self.remedy or "nothing was skipped; it continues automatically once the cause is fixed"
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceQueries(Refused):
     """The push source's query over a batch takes long."""
 
@@ -231,7 +216,6 @@ class SourceQueries(Refused):
         return f"after five minutes the source stops, so that it does not block others; {QUICKER}"
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceBuildsIndex(Refused):
     """The index for merging that the push source needs is being built from the dataset's slices."""
 
@@ -252,7 +236,6 @@ class SourceBuildsIndex(Refused):
         return f"push source {self.source} is {self.text}: {far}"
 
 
-@dataclass(eq=False, kw_only=True)
 class RegistryUnavailable(Unavailable):
     """The schema registry of a source gives no schemas now; the source is paused, and no message is lost."""
 
@@ -264,7 +247,6 @@ class RegistryUnavailable(Unavailable):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class TopicReplaced(Conflict):
     """The push topic is not the one that was read before."""
 
@@ -278,7 +260,6 @@ class TopicReplaced(Conflict):
     actual: str
 
 
-@dataclass(eq=False, kw_only=True)
 class TopicGone(Conflict):
     """The push topic that was read before no longer exists."""
 
@@ -287,7 +268,6 @@ class TopicGone(Conflict):
     topic: str
 
 
-@dataclass(eq=False, kw_only=True)
 class NoTopic(NotFound):
     """The push source has no topic on this node yet."""
 
@@ -300,7 +280,6 @@ class NoTopic(NotFound):
         return self.why or f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
 
 
-@dataclass(eq=False, kw_only=True)
 class RecordsExpired(Conflict):
     """Messages were deleted from the push topic before they were read."""
 
@@ -315,7 +294,6 @@ class RecordsExpired(Conflict):
     low: int
 
 
-@dataclass(eq=False, kw_only=True)
 class PositionBeyondEnd(Conflict):
     """The push topic ends before the position that was read last."""
 
@@ -330,7 +308,6 @@ class PositionBeyondEnd(Conflict):
     high: int
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceGone(NotFound):
     """The dataset has no such push source."""
 
@@ -340,12 +317,10 @@ class SourceGone(NotFound):
         return cls(what=f"push source {source}")
 
 
-@dataclass(eq=False, kw_only=True)
 class AlreadyCommitted(Signal):
     """The batch is in the chain."""
 
 
-@dataclass(eq=False, kw_only=True)
 class KeyReused(InvalidInput):
     """A file is pushed with an idempotency key that was used for another file."""
 
@@ -355,14 +330,12 @@ class KeyReused(InvalidInput):
     key: str
 
 
-@dataclass(eq=False, kw_only=True)
 class PositionChanged(Signal):
     """The chain is at another position of the topic than the batch's start; read again from there."""
 
     source: str
 
 
-@dataclass(eq=False, kw_only=True)
 class RecordRejected(InvalidInput):
     """The message is not a record of the source, which is set to stop there."""
 
@@ -377,7 +350,6 @@ class RecordRejected(InvalidInput):
         return f"{where} is not a record: {self.why}; the source stops there (badRecords=stop)"
 
 
-@dataclass(eq=False, kw_only=True)
 class TooManyRejected(InvalidInput):
     """A batch has more messages that are not records than the source may reject."""
 
@@ -419,7 +391,6 @@ def pauses_source(error: Exception) -> TypeGuard[OdfError]:
     return is_ahead or is_storage_fault(error) or isinstance(error, RegistryUnavailable | ClockBehind)
 
 
-@dataclass(eq=False, kw_only=True)
 class CannotRetry(Conflict):
     """A rejected message cannot be published again as it was, or a rejected row does not fit its source now."""
 
@@ -441,21 +412,17 @@ class CannotRetry(Conflict):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class NoMessageToSkip(Refused):
     """No message blocks the source."""
 
 
-@dataclass(eq=False, kw_only=True)
 class StillSearching(Refused):
     """The message to skip has not been found yet; the search continues."""
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceNotRead(Refused):
     """No instance of ingest reads the source now."""
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceNotStopped(Refused):
     """The source is not stopped."""

@@ -93,7 +93,7 @@ def _read(step: ReadStep, file: Path, columns: pa.Schema) -> pa.Table:
         return read_file(step, file, columns)
     except InvalidInput as error:
         # The column has no type yet that it would keep.
-        raise replace(error, text=(error.text or "").replace(OUTGROWN, _NO_TYPE)) from error
+        raise error.with_facts(text=(error.text or "").replace(OUTGROWN, _NO_TYPE)) from error
 
 
 def _long_numbers(table: pa.Table) -> Iterator[str]:

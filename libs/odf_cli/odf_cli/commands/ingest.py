@@ -147,7 +147,6 @@ class _Result:
         }
 
 
-@dataclass(eq=False, kw_only=True)
 class FileFailed(Refused):
     """A file was not committed; `text` names it."""
 
@@ -158,7 +157,6 @@ class FileFailed(Refused):
         return self.error.advice()
 
 
-@dataclass(eq=False, kw_only=True)
 class VerdictUnknown(Unavailable):
     """The node did not report whether the file was committed."""
 

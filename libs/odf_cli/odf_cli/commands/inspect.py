@@ -1,7 +1,6 @@
 """`odf inspect schema|lineage|query|block|sources`: one aspect of a dataset, from its chain or this node's settings."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import click
 
@@ -19,12 +18,10 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 from odf_common.proto.odf.node.v1.ingest_pb2 import SourceRequest
 
 
-@dataclass(eq=False, kw_only=True)
 class NoSchema(Refused):
     """The dataset has no schema yet."""
 
 
-@dataclass(eq=False, kw_only=True)
 class NoQuery(Refused):
     """The dataset has no query."""
 

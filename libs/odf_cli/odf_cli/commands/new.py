@@ -1,7 +1,6 @@
 """`odf new NAME --from FILE|topic:NAME`: the manifest of a root dataset, from a sample of its data."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -113,7 +112,6 @@ def _reply(
     return reply, keys
 
 
-@dataclass(eq=False, kw_only=True)
 class SampleRefused(Refused):
     """No manifest can be written from a sample; `text` names it."""
 

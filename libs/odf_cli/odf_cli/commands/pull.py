@@ -55,7 +55,6 @@ class Options:
     trusts_records: bool
 
 
-@dataclass(eq=False, kw_only=True)
 class PullFailed(Refused):
     """A dataset could not be brought up to date."""
 

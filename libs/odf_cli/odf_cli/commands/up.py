@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +29,6 @@ SHOW_LOG_AFTER_SECONDS: Final = 30.0  # after which the last log line of each mi
 STOP_TIMEOUT_SECONDS: Final = 40.0  # for a supervisor to stop its parts
 
 
-@dataclass(eq=False, kw_only=True)
 class UpFailed(Refused):
     """The node did not start; `text` is the supervisor's message."""
 

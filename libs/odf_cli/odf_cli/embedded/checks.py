@@ -6,7 +6,6 @@ import os
 import socket
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -25,7 +24,6 @@ PROBE_CONNECT_SECONDS: Final = 2.0
 ANSWER_SECONDS: Final = 5.0
 
 
-@dataclass(eq=False, kw_only=True)
 class HomeUnusable(InvalidInput):
     """The folder $ODF_HOME is not writable."""
 
@@ -36,7 +34,6 @@ class HomeUnusable(InvalidInput):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class AddressTaken(Conflict):
     """A part of the node cannot listen on its configured address."""
 
@@ -48,7 +45,6 @@ class AddressTaken(Conflict):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class NotReachable(Unavailable):
     """A configured server does not answer."""
 
@@ -59,7 +55,6 @@ class NotReachable(Unavailable):
     address: str
 
 
-@dataclass(eq=False, kw_only=True)
 class StoreChanged(InvalidInput):
     """ODF_STORE names another store than the one that has the datasets of this home."""
 

@@ -60,7 +60,6 @@ class Finding:
 Check = Callable[[Settings, Node | None], Iterator[Finding]]
 
 
-@dataclass(eq=False, kw_only=True)
 class Silent(Unavailable):
     """Kafka or Redis of a running node does not answer."""
 

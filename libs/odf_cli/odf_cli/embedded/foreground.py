@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,6 @@ FOREGROUND_POLL_SECONDS: Final = 0.05
 USAGE: Final = "usage: python -m odf_cli.embedded.foreground SERVICE [--debug]"
 
 
-@dataclass(eq=False, kw_only=True)
 class AlreadyInForeground(Conflict):
     """Another terminal runs the service."""
 

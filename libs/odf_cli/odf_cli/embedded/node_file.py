@@ -17,7 +17,6 @@ _ADDRESSES: Final = ("kafka", "kafka_sasl", "kafka_client_file", "redis", "engin
 ADVICE: Final = "start one with `odf up --detach`"
 
 
-@dataclass(eq=False, kw_only=True)
 class NoNode(Unavailable):
     """No node is running for this home."""
 

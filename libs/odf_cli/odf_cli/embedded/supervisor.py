@@ -36,7 +36,6 @@ INFRASTRUCTURE_GRACE_SECONDS: Final = 15.0
 OnChange = Callable[[Node], None]
 
 
-@dataclass(eq=False, kw_only=True)
 class AlreadyRunning(Conflict):
     """A node is already running for this home."""
 
@@ -45,7 +44,6 @@ class AlreadyRunning(Conflict):
     home: Path
 
 
-@dataclass(eq=False, kw_only=True)
 class StartFailed(Unavailable):
     """A part of the node did not start."""
 

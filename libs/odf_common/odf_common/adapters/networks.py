@@ -25,7 +25,6 @@ NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")  # deprecated, and global by `ipaddress`
 
 
-@dataclass(eq=False, kw_only=True)
 class AddressForbidden(Refused):
     """An address is neither public nor allowed in the node's settings."""
 

@@ -7,7 +7,6 @@ created itself are in its home, for its user only (`adapters.local.home_secrets`
 
 import contextlib
 import pwd
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -18,7 +17,6 @@ REDIS_SECRET: Final = "redis"  # noqa: S105 - the name of the file there with th
 MAX_SECRET_BYTES: Final = 64 * 1024
 
 
-@dataclass(eq=False, kw_only=True)
 class HomeOfAnotherUser(Refused):
     """The files of a node's home are for its user only."""
 

@@ -11,7 +11,6 @@ import stat
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -47,7 +46,6 @@ class _Socket(NamedTuple):
     """0 once no program has the socket: its user is then unknown, and shown as 0."""
 
 
-@dataclass(eq=False, kw_only=True)
 class ServerOfAnotherUser(Unavailable):
     """Another user's program listens at an address of the node; nothing was sent to it."""
 

@@ -46,17 +46,14 @@ RESTORE: Final = (
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class ForeignDefinition(Refused):
     """The chain changes what this node runs: a transform, a source, or their columns in a dataset whose key it has."""
 
 
-@dataclass(eq=False, kw_only=True)
 class ForeignProgress(Refused):
     """The chain changes how far this node has read for a dataset whose key it has: in a source, an input or in time."""
 
 
-@dataclass(eq=False, kw_only=True)
 class TimeInFuture(Refused):
     """A block has a system time that is later than now by more than the clocks of two machines may differ."""
 

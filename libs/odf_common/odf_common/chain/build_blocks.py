@@ -25,7 +25,6 @@ class EncodedBlock:
     block: MetadataBlock
 
 
-@dataclass(eq=False, kw_only=True)
 class ClockBehind(Unavailable):
     """The last block of a dataset is from the future, so a block of now cannot follow it."""
 

@@ -24,7 +24,6 @@ from odf_common.metadata.events import (
 from odf_common.metadata.manifest_contents import MetadataBlock
 
 
-@dataclass(eq=False, kw_only=True)
 class InputMismatch(VerificationFailed):
     """An event's record of what a transform read of an input does not match the input's chain."""
 

@@ -26,7 +26,6 @@ Link = tuple[Multihash, DecodedBlock, bytes]
 _RUN_BLOCKS: Final = 256  # blocks in memory while walking forwards
 
 
-@dataclass(eq=False, kw_only=True)
 class ChainBroken(VerificationFailed):
     """A chain cannot be followed: a block is missing, damaged or misplaced.
 

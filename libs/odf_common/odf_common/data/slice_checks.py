@@ -3,7 +3,6 @@
 Spec: Common Data Schema; wire-facts §5.1; RFC-015.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -30,7 +29,6 @@ YEARS: Final = "time-out-of-range"
 SYSTEM_TIME_MISMATCH: Final = "system-time-mismatch"
 
 
-@dataclass(eq=False, kw_only=True)
 class RecordsDiffer(VerificationFailed):
     """The records of a slice differ from what is declared; `kind` is one of the constants above."""
 

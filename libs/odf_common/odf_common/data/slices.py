@@ -41,7 +41,6 @@ class SliceFile:
     size: int
 
 
-@dataclass(eq=False, kw_only=True)
 class CorruptSlice(VerificationFailed):
     """A data slice cannot be read as Parquet."""
 

@@ -35,7 +35,7 @@ _BY_SOURCE: Final = ("source_states", "push_sources")  # mappings by the name of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The fields of a `ChainState` and of its definitions, as a table; mappings are lists of values with their names."""
+    """The fields of a `ChainState` and its definitions, as a table; mappings are lists of values with their names."""
 
     head: Multihash
     dataset_id: DatasetId

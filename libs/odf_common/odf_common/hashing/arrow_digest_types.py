@@ -4,7 +4,6 @@ Types are compared in canonical form: dictionary columns count as their values, 
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ _LIST: Final = 11
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
 
 
-@dataclass(eq=False, kw_only=True)
 class UnhashableType(InvalidInput):
     """Records with a column of this type have no logical hash."""
 

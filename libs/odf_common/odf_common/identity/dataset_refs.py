@@ -165,7 +165,6 @@ def matching_names(patterns: Iterable[str], names: Iterable[str]) -> tuple[str, 
     return tuple(name for name in aliases if name in matches)
 
 
-@dataclass(eq=False, kw_only=True)
 class NothingCovered(NotFound):
     """No dataset has a name that matches the pattern."""
 

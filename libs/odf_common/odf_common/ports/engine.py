@@ -21,7 +21,6 @@ from odf_common.metadata.steps import Strings, Transform
 PREPROCESS_INPUT: Final = "input"  # the table that a source's query reads
 
 
-@dataclass(eq=False, kw_only=True)
 class EngineNotAvailable(Refused):
     """A transform needs an engine, or an engine version, that is not installed."""
 
@@ -35,7 +34,6 @@ class FailingRecord:
     last: int
 
 
-@dataclass(eq=False, kw_only=True)
 class ResultsChanged(EngineNotAvailable):
     """The engine may compute other results than the earlier version that the transform names."""
 
@@ -55,7 +53,6 @@ def name_dataset(text: str, alias: str) -> str:
     return text.replace("`odf engine upgrade DATASET", f"`odf engine upgrade {alias}")
 
 
-@dataclass(eq=False, kw_only=True)
 class QueryFailed(InvalidQuery):
     """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
 
@@ -70,12 +67,10 @@ class QueryFailed(InvalidQuery):
         return InvalidQuery.__name__
 
 
-@dataclass(eq=False, kw_only=True)
 class QueryOutOfMemory(QueryFailed):
     """The query, or another that ran at the same time, filled the engine's memory; at another time it may suffice."""
 
 
-@dataclass(eq=False, kw_only=True)
 class EngineSilent(Unavailable):
     """The engine sends nothing although calls are in flight: its JVM hangs, or its process is stopped."""
 
@@ -88,12 +83,10 @@ class EngineSilent(Unavailable):
     why: str = "no heartbeat"
 
 
-@dataclass(eq=False, kw_only=True)
 class QueryTooSlow(Refused):
     """A source's query over one batch, or the replay of a transform, exceeded the time limit."""
 
 
-@dataclass(eq=False, kw_only=True)
 class QueryNotWanted(Refused):
     """No caller waits for the query's result any more; it was canceled."""
 

@@ -318,7 +318,6 @@ class Catalog(Protocol):
         """Repair names after damage, or after a process of an earlier release was killed."""
 
 
-@dataclass(eq=False, kw_only=True)
 class DatasetUnknown(NotFound):
     """No dataset has this name or id."""
 

@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +29,6 @@ def node_id(home: Path) -> str:
     return file.read_text().strip()
 
 
-@dataclass(eq=False, kw_only=True)
 class HomeCopied(Conflict):
     """This home was copied from another node's home on this machine; both have the same id."""
 

@@ -7,7 +7,6 @@ be missing, so an outage is known within ten seconds, and a busy part is none.
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -30,7 +29,6 @@ UNREACHABLE: Final = Gauge(
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class PartSilent(Unavailable):
     """A part of the node that is needed does not answer; `what` is its name."""
 

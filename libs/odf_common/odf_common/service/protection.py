@@ -7,7 +7,6 @@ reach them, gRPC asks for a secret of the home, and HTTP asks the kernel whose p
 import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +45,6 @@ PAGES: Final = ("origin", "referer")
 CROSS_SITE: Final = ("cross-site", "same-site")  # values of `Sec-Fetch-Site`; of no page: `none`
 
 
-@dataclass(eq=False, kw_only=True)
 class Unprotected(InvalidInput):
     """A server would listen beyond this machine without TLS."""
 

@@ -1,14 +1,11 @@
 """A home whose datasets were private by default is not served as one whose datasets are public by default."""
 
-from dataclasses import dataclass
-
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import size_of, translated
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import MULTI_TENANT, TENANCY_FILE, Settings
 
 
-@dataclass(eq=False, kw_only=True)
 class TenancyChanged(InvalidInput):
     """A home that belonged to a multi-tenant node would be served by a single-tenant one, and so become public."""
 

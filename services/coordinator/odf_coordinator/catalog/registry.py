@@ -30,7 +30,6 @@ from odf_coordinator.catalog.problems import Problems, remedy_of
 log = structlog.stdlib.get_logger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
 class ReferenceUnknown(NotFound):
     """The dataset has no reference of this name."""
 
@@ -39,7 +38,6 @@ class ReferenceUnknown(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class HeadMissing(Damaged):
     """A dataset has a name but no head, as after an incomplete restore."""
 

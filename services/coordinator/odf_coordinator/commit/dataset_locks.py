@@ -25,7 +25,6 @@ SHARED_SECONDS: Final = 2.0  # wait for another process
 POLL_SECONDS: Final = 0.02
 
 
-@dataclass(eq=False, kw_only=True)
 class DatasetBusy(Unavailable):
     """Another operation is working on the dataset."""
 

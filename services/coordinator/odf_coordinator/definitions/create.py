@@ -43,7 +43,6 @@ class AddResult:
     outcome: str
 
 
-@dataclass(eq=False, kw_only=True)
 class NameTaken(AlreadyExists):
     """The name belongs to another dataset, or to another definition of this one."""
 

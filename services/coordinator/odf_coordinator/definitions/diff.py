@@ -55,7 +55,7 @@ def event_at(number: int) -> Iterator[None]:
         yield
     except InvalidInput as error:
         below = f".{error.where}" if error.where else ""
-        raise replace(error, where=f"content.metadata[{number}]{below}") from error
+        raise error.with_facts(where=f"content.metadata[{number}]{below}") from error
 
 
 def dropped_sources(state: ChainState, events: Sequence[KnownEvent]) -> tuple[str, ...]:

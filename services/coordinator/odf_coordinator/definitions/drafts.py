@@ -106,7 +106,7 @@ def _placed(written: SourcedSnapshot) -> Iterator[None]:
     except InvalidInput as error:
         path = error.where or ""
         where = ": ".join(part for part in (written.location(path), written.snapshot.name, path) if part)
-        raise replace(error, where=where) from error
+        raise error.with_facts(where=where) from error
 
 
 def _in_order(drafts: Mapping[str, Draft]) -> tuple[str, ...]:
@@ -167,7 +167,6 @@ def _id_of(ref: str, ids: Mapping[str, DatasetId], catalog: Catalog) -> DatasetI
     raise DatasetUnknown(what=ref)
 
 
-@dataclass(eq=False, kw_only=True)
 class InputUnknown(DatasetUnknown):
     """An input of a transform does not exist."""
 

@@ -18,7 +18,6 @@ CHUNK_BYTES: Final = 1 << 20  # of one message
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # linear without an end, too
 
 
-@dataclass(eq=False, kw_only=True)
 class TableUnknown(DatasetUnknown):
     """A query names a table that is not a dataset of this node."""
 

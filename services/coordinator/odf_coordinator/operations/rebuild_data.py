@@ -30,7 +30,6 @@ from odf_coordinator.transforms.engine_output import EngineOutput, store, valida
 log = structlog.stdlib.get_logger(__name__)
 
 
-@dataclass(eq=False, kw_only=True)
 class RebuildDiffers(VerificationFailed):
     """The replay of a transform differs from its block, so its data cannot be rebuilt."""
 
@@ -43,7 +42,6 @@ class RebuildDiffers(VerificationFailed):
     text: str
 
 
-@dataclass(eq=False, kw_only=True)
 class EngineGone(EngineNotAvailable):
     """Dropped data was computed by an engine that is no longer installed, and no other one may rebuild it."""
 
@@ -65,7 +63,6 @@ class EngineGone(EngineNotAvailable):
         return f"{text}; or derive all records again, in new blocks: `odf engine upgrade {self.dataset} --from-start`"
 
 
-@dataclass(eq=False, kw_only=True)
 class InputsMissing(NotFound):
     """Dropped data cannot be rebuilt, since inputs are not on this node; `what` is the derivative."""
 

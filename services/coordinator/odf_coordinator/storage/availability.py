@@ -4,7 +4,6 @@ The newest records and the newest checkpoint are removed first and restored last
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from odf_common.chain.walk import iterate
 from odf_common.dataset.object_markers import dropped_blocks
@@ -15,7 +14,6 @@ from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
 
-@dataclass(eq=False, kw_only=True)
 class DataDropped(NotFound):
     """The data of a derivative is missing, but can be recomputed."""
 
@@ -25,7 +23,6 @@ class DataDropped(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class CopyLost(NotFound):
     """The data of a copy is missing, and only the dataset's own node has it."""
 

@@ -19,7 +19,6 @@ class ObjectRef:
     size: int
 
 
-@dataclass(eq=False, kw_only=True)
 class ObjectMissing(InvalidInput):
     """A block refers to an object that is not in the store, or has another size."""
 
@@ -39,7 +38,6 @@ def objects_of(event: MetadataEvent) -> Iterator[ObjectRef]:
             yield ObjectRef(kind=ObjectKind.CHECKPOINT, name=checkpoint.physical_hash, size=checkpoint.size)
 
 
-@dataclass(eq=False, kw_only=True)
 class CheckpointMissing(InvalidInput):
     """A transform continues from a checkpoint that is no longer in the store."""
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -349,7 +348,6 @@ class _OwnCommits:
         self._heads.pop(dataset, None)
 
 
-@dataclass(eq=False, kw_only=True)
 class TransformCrashed(InternalError):
     """The transform failed because of a bug in the node."""
 
@@ -359,7 +357,6 @@ class TransformCrashed(InternalError):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class _StillBroken(InvalidQuery):
     """The query failed before, with the same schemas."""
 

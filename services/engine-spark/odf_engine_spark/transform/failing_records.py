@@ -68,14 +68,14 @@ def locate_failure(
         return error  # it says less, but still why the query fails
     if found:
         return failure_on(error, found)
-    return replace(error, text=f"{error.text}\nIt fails {KEPT}") if state.tables else error
+    return error.with_facts(text=f"{error.text}\nIt fails {KEPT}") if state.tables else error
 
 
 def failure_on(error: QueryFailed, found: Sequence[tuple[TransformRequestInput, int, int]]) -> QueryFailed:
     """Return a failure on these records, in its text, too: the input of each, and the offsets between which it is."""
     names = " and ".join(_record_name(*one) for one in found)
     records = (FailingRecord(dataset=one.dataset_id, first=first, last=last) for one, first, last in found)
-    return replace(error, text=f"{error.text}\nIt fails on {names}", records=tuple(records))
+    return error.with_facts(text=f"{error.text}\nIt fails on {names}", records=tuple(records))
 
 
 def _record_name(source: TransformRequestInput, first: int, last: int) -> str:

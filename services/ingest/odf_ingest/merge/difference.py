@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -22,7 +21,6 @@ MAX_PLACES: Final = 5  # of the records with a repeated key that an error names
 Indices = npt.NDArray[np.int64]
 
 
-@dataclass(eq=False, kw_only=True)
 class RepeatedKey(InvalidInput):
     """A snapshot has more than one record with the same key, so it is refused as a whole."""
 

@@ -1,11 +1,8 @@
 """Errors of polls; each has what is wrong, where, and what to do. None repeats a secret."""
 
-from dataclasses import dataclass
-
 from odf_common.errors import Conflict, InvalidInput, NotFound, Refused, Unavailable
 
 
-@dataclass(eq=False, kw_only=True)
 class FetchUnsupported(InvalidInput):
     """This node does not fetch from sources of this kind."""
 
@@ -14,12 +11,10 @@ class FetchUnsupported(InvalidInput):
     step: str
 
 
-@dataclass(eq=False, kw_only=True)
 class NotPolled(Refused):
     """The dataset has no polling source."""
 
 
-@dataclass(eq=False, kw_only=True)
 class PollCancelled(Refused):
     """A poll was cancelled because its caller is gone; the blocks that it committed are complete."""
 
@@ -27,14 +22,12 @@ class PollCancelled(Refused):
     text: str = "cancelled; blocks already committed are kept"
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceUnreachable(Unavailable):
     """A polled source cannot be reached now; nothing of it was committed."""
 
     ADVICE = "pull again; if that does not help, check the address in the SetPollingSource (`odf inspect`)"
 
 
-@dataclass(eq=False, kw_only=True)
 class FileUnreadable(SourceUnreachable):
     """A local file that a source names cannot be read; nothing of it was committed."""
 
@@ -42,14 +35,12 @@ class FileUnreadable(SourceUnreachable):
     ADVICE = "let the user of the node read it, or repair or remove it; then pull again"
 
 
-@dataclass(eq=False, kw_only=True)
 class NothingAtSource(NotFound):
     """A polling source names a URL, file or image that does not exist."""
 
     ADVICE = "check the address or path in the SetPollingSource; change it with `odf commit DATASET FILE`"
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceRefusedRequest(Refused):
     """The server refused the request of a poll."""
 
@@ -58,7 +49,6 @@ class SourceRefusedRequest(Refused):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class TooLarge(Refused):
     """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
 
@@ -70,7 +60,6 @@ class TooLarge(Refused):
     limit: int
 
 
-@dataclass(eq=False, kw_only=True)
 class FileRefused(InvalidInput):
     """The content of a fetched file does not fit the source; nothing of it was committed."""
 
@@ -79,7 +68,6 @@ class FileRefused(InvalidInput):
     dataset: str
 
 
-@dataclass(eq=False, kw_only=True)
 class FileReplaced(Refused):
     """A local file has changed since it was read, and not by new lines at its end; other files were read."""
 
@@ -97,29 +85,24 @@ class FileReplaced(Refused):
     dataset: str
 
 
-@dataclass(eq=False, kw_only=True)
 class SourceRedefined(Conflict):
     """The polling source was defined again while it was polled; pull again."""
 
 
-@dataclass(eq=False, kw_only=True)
 class PolledElsewhere(Conflict):
     """Another poll of the dataset committed in the meantime; pull again."""
 
 
-@dataclass(eq=False, kw_only=True)
 class FileForbidden(Refused):
     """A source names a file that no source may read."""
 
 
-@dataclass(eq=False, kw_only=True)
 class PrepareUnsupported(InvalidInput):
     """This node does not know a prepare step."""
 
     step: str
 
 
-@dataclass(eq=False, kw_only=True)
 class CommandFailed(Refused):
     """A command of a polling source failed; nothing of its output was committed."""
 
@@ -130,7 +113,6 @@ class CommandFailed(Refused):
     why: str
 
 
-@dataclass(eq=False, kw_only=True)
 class NoContainerEngine(Refused):
     """There is no program on this node that runs containers."""
 
@@ -139,7 +121,6 @@ class NoContainerEngine(Refused):
     text: str = "neither podman nor docker is in the PATH of the node"
 
 
-@dataclass(eq=False, kw_only=True)
 class ForeignSource(Refused):
     """A source that was defined on another node wants to run commands, read files or use variables of this one."""
 

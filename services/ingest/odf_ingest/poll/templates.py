@@ -42,7 +42,7 @@ class Secrets:
 
     def mask_error(self, error: OdfError) -> OdfError:
         """Return the error itself, or one of its class with masked facts if it has a value."""
-        facts = {field.name: getattr(error, field.name) for field in fields(error)}
+        facts = error.facts()
         masked = {
             name: self.mask(value) if isinstance(value, str) else value for name, value in facts.items()
         }

@@ -5,7 +5,6 @@ table by its number.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol
@@ -55,7 +54,7 @@ def with_places(error: InvalidInput, source: AddPushSource, content: Callable[[]
     records = split_file(source.read, content())
     if records is None:
         return error
-    return replace(error, places=tuple(records.places[row] for row in error.rows[:MAX_PLACES]))
+    return error.with_facts(places=tuple(records.places[row] for row in error.rows[:MAX_PLACES]))
 
 
 class RefusedRows:

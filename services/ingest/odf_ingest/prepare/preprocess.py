@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, IsWanted
 
 
-@dataclass(eq=False, kw_only=True)
 class EngineOutputUnreadable(VerificationFailed):
     """The engine's output cannot be read."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
@@ -22,12 +21,10 @@ NAME: Final = pb.DESCRIPTOR.services_by_name["Access"].full_name
 GIVEN: Final = (Role.READER, Role.EDITOR, Role.MAINTAINER)
 
 
-@dataclass(eq=False, kw_only=True)
 class AccountInUse(Refused):
     """An account that owns datasets cannot be removed."""
 
 
-@dataclass(eq=False, kw_only=True)
 class AlreadyOwner(Refused):
     """The owner of a dataset may do everything; roles are for other accounts."""
 

@@ -33,7 +33,6 @@ CREATE TABLE origins (origin TEXT PRIMARY KEY, token TEXT NOT NULL) STRICT;
 """
 
 
-@dataclass(eq=False, kw_only=True)
 class AccessUnreadable(Damaged):
     """The database of accounts and roles cannot be read; no request is allowed until it can."""
 

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
@@ -52,7 +51,6 @@ NODE_ACCOUNT: Final = Name("odf")
 """Owner of the datasets without an account, in answers to other nodes."""
 
 
-@dataclass(eq=False, kw_only=True)
 class LoginRefused(OdfError):
     """The login or the password is wrong."""
 

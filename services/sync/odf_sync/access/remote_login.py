@@ -30,7 +30,6 @@ LONGEST_LOGIN_SECONDS: Final = 3600.0
 PENDING: Final = frozenset({"authorization_pending", "slow_down"})
 
 
-@dataclass(eq=False, kw_only=True)
 class LoginFailed(Refused):
     """The other node did not accept the login."""
 

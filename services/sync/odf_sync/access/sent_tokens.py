@@ -1,7 +1,6 @@
 """Tokens that are sent to other nodes, and what is raised where one is needed."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -25,7 +24,6 @@ def authorization(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-@dataclass(eq=False, kw_only=True)
 class AccessDenied(Unavailable):
     """A repository does not allow a request; `what` is its URL, `status` that of the answer over HTTP."""
 
@@ -34,7 +32,6 @@ class AccessDenied(Unavailable):
     status: int = 0
 
 
-@dataclass(eq=False, kw_only=True)
 class LoginRequired(AccessDenied):
     """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
 
@@ -43,7 +40,6 @@ class LoginRequired(AccessDenied):
         return f"log in with `{_login_at(self.what)}`; a login that is stored may have expired"
 
 
-@dataclass(eq=False, kw_only=True)
 class AccessForbidden(AccessDenied):
     """A repository does not allow this to the account that the token belongs to; `what` is its URL."""
 
@@ -59,14 +55,12 @@ class AccessForbidden(AccessDenied):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class BucketForbidden(AccessDenied):
     """A bucket of S3 does not allow this over HTTP without credentials; `what` is its URL."""
 
     ADVICE = "a private bucket is read from s3://BUCKET/PATH, with the credentials of ODF_S3_…"
 
 
-@dataclass(eq=False, kw_only=True)
 class ObjectForbidden(NotFound):
     """A file of a dataset whose head could be read is missing, or may not be read; `what` is its URL."""
 
@@ -77,7 +71,6 @@ class ObjectForbidden(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class NothingVisible(NotFound):
     """A server has no dataset at a URL that may be read, without a token or with the one that is stored."""
 

@@ -6,7 +6,7 @@ programs on this machine, unless configured otherwise: with `off` they are as an
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from aiohttp import web
@@ -27,7 +27,6 @@ NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 
 
-@dataclass(eq=False, kw_only=True)
 class HttpRefusal(OdfError):
     """A request that is not allowed, with the response to it."""
 
@@ -38,7 +37,7 @@ class HttpRefusal(OdfError):
     """Name of the error, for clients of our own endpoints."""
     text: str = ""
     hint: str = ""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def response(self, *, is_explained: bool) -> web.Response:
         """Return the response; `is_explained` adds JSON that says why where other implementations send nothing."""

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import grpc
@@ -46,7 +45,6 @@ _OF_CODE: Final = {
 }
 
 
-@dataclass(eq=False, kw_only=True)
 class PushRefused(OdfError):
     """A push was not accepted, or not committed; `status` is that of the HTTP response."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final, Self
@@ -79,7 +78,6 @@ READ_RETRY: Final = Retry(
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class UnexpectedStatus(Unavailable):
     """A server answered with a status other than success."""
 
@@ -89,7 +87,6 @@ class UnexpectedStatus(Unavailable):
 UNUSABLE: Final = (AddressForbidden, AccessDenied, NotFound, UnexpectedStatus)
 
 
-@dataclass(eq=False, kw_only=True)
 class UrlExpired(Unavailable):
     """A URL that a node gave for an object is not valid any more; `what` is the URL, without its signature."""
 

@@ -4,7 +4,6 @@ A pack of signatures has the signature of each block in its place, of length 0 i
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidInput
@@ -16,7 +15,6 @@ SIGNATURES_MEDIA_TYPE: Final = "application/vnd.odf.signature-pack"
 LENGTH_BYTES: Final = 4
 
 
-@dataclass(eq=False, kw_only=True)
 class BrokenPack(InvalidInput):
     """A pack ends within an entry, or has one that is too long."""
 

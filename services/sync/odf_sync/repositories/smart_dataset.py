@@ -6,7 +6,6 @@ if the chains have diverged, and objects that were not requested.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -150,7 +149,6 @@ class SmartDataset:
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class NotPushable(InvalidInput):
     """Nothing can be pushed to a URL of this kind."""
 

@@ -6,7 +6,6 @@ import os
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
@@ -53,7 +52,6 @@ KEY_BYTES: Final = 4  # of its mask
 SENDABLE_CODES: Final = (range(1000, 1004), range(1007, 1012), range(3000, 5000))
 
 
-@dataclass(eq=False, kw_only=True)
 class PeerClosed(Unavailable):
     """The other side ended the exchange; a retry may succeed."""
 

@@ -84,12 +84,10 @@ class ExchangeState(Enum):
     FAILED = auto()
 
 
-@dataclass(eq=False, kw_only=True)
 class ProtocolViolated(InvalidInput):
     """The other side sent a message that the protocol does not allow at this point."""
 
 
-@dataclass(eq=False, kw_only=True)
 class TransferRefused(InvalidInput):
     """The other side refused the transfer."""
 

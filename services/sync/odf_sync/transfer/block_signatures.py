@@ -4,7 +4,6 @@ A valid one proves no more on the copy than at its source: that a key has signed
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
@@ -21,7 +20,6 @@ from odf_sync.smart.archive import ReadSignature, no_signature
 MAX_FRUITLESS_ATTEMPTS: Final = 2
 
 
-@dataclass(eq=False, kw_only=True)
 class SignatureRefused(VerificationFailed):
     """The signature of a block is not valid for it."""
 

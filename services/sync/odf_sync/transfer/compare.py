@@ -14,7 +14,6 @@ from odf_sync.repositories import RemoteDataset
 from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlocks
 
 
-@dataclass(eq=False, kw_only=True)
 class ChainsDiverged(Conflict):
     """Both chains have blocks of their own after a common one; neither can follow the other."""
 
@@ -40,7 +39,6 @@ class ChainsDiverged(Conflict):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class LocalAhead(Conflict):
     """The local chain is the repository's with more blocks: they were added here, or rolled back there."""
 

@@ -67,7 +67,6 @@ def store(
         blobs.put_all(dataset, kind, some)
 
 
-@dataclass(eq=False, kw_only=True)
 class HasAnotherName(AlreadyExists):
     """A copy of the dataset exists under another name."""
 

@@ -35,7 +35,6 @@ MAX_SLICE_BYTES: Final = max_decoded_bytes(MAX_FOREIGN_BYTES)
 GRACE_SECONDS: Final = 10.0  # of an attempt: to connect, with retries
 
 
-@dataclass(eq=False, kw_only=True)
 class ObjectDiffers(VerificationFailed):
     """An object in the repository differs from what its block declares."""
 
@@ -51,7 +50,6 @@ class ObjectDiffers(VerificationFailed):
         return f"{self.object} at {self.repository} is not {declared}, but {self.actual}"
 
 
-@dataclass(eq=False, kw_only=True)
 class RecordsRefused(VerificationFailed):
     """A slice in the repository has other records than its block declares."""
 

@@ -17,7 +17,6 @@ from odf_sync.repositories.locate import is_multi_tenant
 BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with and without an account
 
 
-@dataclass(eq=False, kw_only=True)
 class NotPrivateThere(InvalidInput):
     """A push would create a dataset that everyone can read, although it is to be private."""
 

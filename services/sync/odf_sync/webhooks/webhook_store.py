@@ -4,7 +4,6 @@ Apart from `access.db`: a delivery is written with each event, and a damaged fil
 """
 
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +27,6 @@ COLUMNS: Final = (
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class WebhooksUnreadable(Damaged):
     """The database of webhooks cannot be read; none is delivered until it can."""
 
@@ -39,7 +37,6 @@ class WebhooksUnreadable(Damaged):
         return f"stop the node, restore {FILE} from a backup, or move it away: all webhooks are then gone"
 
 
-@dataclass(eq=False, kw_only=True)
 class TooManyWebhooks(Refused):
     """The node's limit of webhooks is reached."""
 

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -62,7 +61,6 @@ _JVM: Final = (
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class NotInstalled(NotFound):
     """A program that the node needs is not installed."""
 

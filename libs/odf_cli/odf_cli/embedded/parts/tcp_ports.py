@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,6 @@ MAX_PORTS_TRIED: Final = 1000
 CLAIM_SECONDS: Final = 600.0  # in which no other node of this user is given a port
 
 
-@dataclass(eq=False, kw_only=True)
 class PortTaken(Conflict):
     """Another process is listening on a port of this node."""
 

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import Unavailable
@@ -20,7 +19,6 @@ MAX_CALLS_OF_DATASET: Final = 64  # of one method for one dataset
 ADMISSION_TIMEOUT_SECONDS: Final = 2.0  # quick calls finish in that time
 
 
-@dataclass(eq=False, kw_only=True)
 class Busy(Unavailable):
     """The service has reached its limit of calls in flight."""
 

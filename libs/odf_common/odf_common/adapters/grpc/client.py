@@ -4,7 +4,6 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import grpc
@@ -46,7 +45,6 @@ _SEE_LOG: Final = "see its log"
 _NO_RETRIES: Final = ("grpc.enable_retries", 0)
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteError(OdfError):
     """A service answered with an error; the message and the advice are its own."""
 
@@ -67,60 +65,50 @@ class RemoteError(OdfError):
 # One class per family, so that callers catch `NotFound` wherever it was raised.
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteInvalidInput(RemoteError, InvalidInput):
     """A service refused the input."""
 
     text: str
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteInvalidQuery(RemoteError, InvalidQuery):
     """The engine refused the SQL."""
 
     text: str
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteNotFound(RemoteError, NotFound):
     """A service did not find what was named."""
 
     what: str = ""
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteAlreadyExists(RemoteError, AlreadyExists):
     """A service reports that the name is taken."""
 
     what: str = ""
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteConflict(RemoteError, Conflict):
     """A service reports that another process changed it first."""
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteRefused(RemoteError, Refused):
     """A service refused; `reason` is the name of its error."""
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteVerificationFailed(RemoteError, VerificationFailed):
     """A service found that stored data does not match what the chain declares."""
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteUnavailable(RemoteError, Unavailable):
     """A service answered that it cannot reach what it needs."""
 
 
-@dataclass(eq=False, kw_only=True)
 class ServiceFailed(RemoteError, InternalError):
     """A service failed."""
 
 
-@dataclass(eq=False, kw_only=True)
 class ServiceSilent(Unavailable):
     """A call got no answer: the service does not respond, or the connection broke. It may have been executed."""
 
@@ -132,7 +120,6 @@ class ServiceSilent(Unavailable):
         return "`odf status` shows its state, and what to do"
 
 
-@dataclass(eq=False, kw_only=True)
 class ServiceUnreachable(ServiceSilent):
     """No server is listening at the service's address: no call was made."""
 

@@ -27,7 +27,6 @@ SCHEME: Final = "Bearer "
 LOOPBACK_HOSTS: Final = ("127.0.0.1", "::1")  # that the name localhost may stand for
 
 
-@dataclass(eq=False, kw_only=True)
 class CallerUnknown(Refused):
     """A call lacks the secret of the node."""
 

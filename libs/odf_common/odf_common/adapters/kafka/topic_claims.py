@@ -60,7 +60,6 @@ class TopicClaim:
             return None
 
 
-@dataclass(eq=False, kw_only=True)
 class TopicsTaken(Conflict):
     """Another node owns the topics of this prefix on this cluster."""
 

@@ -32,7 +32,6 @@ class TopicSpec:
         return ", ".join(f"{name}={value}" for name, value in self.config.items())
 
 
-@dataclass(eq=False, kw_only=True)
 class TopicsMissing(Unavailable):
     """Topics are missing, and the node may not create them."""
 

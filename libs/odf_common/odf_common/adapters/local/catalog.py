@@ -42,7 +42,6 @@ _MTIME_SETTLED_NS: Final = 100_000_000
 _RETRY_SECONDS: Final = 5.0  # a repaired file need not change its folder's mtime
 
 
-@dataclass(eq=False, kw_only=True)
 class CorruptName(Damaged):
     """A catalog entry cannot be read."""
 

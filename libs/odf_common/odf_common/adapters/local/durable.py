@@ -213,7 +213,6 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-@dataclass(eq=False, kw_only=True)
 class LockHeld(Unavailable):
     """Another process has held a lock for longer than any operation needs.
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,6 @@ IMPORTED: Final = ".imported"  # next to the key of a dataset that was created o
 NODE: Final = "node"  # never a dataset's name: those begin with fed01
 
 
-@dataclass(eq=False, kw_only=True)
 class NoPrivateKey(NotFound):
     """This node does not have the dataset's private key: the dataset was created on another node."""
 
@@ -29,7 +27,6 @@ class NoPrivateKey(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class NotOwned(Refused):
     """The dataset is a copy."""
 

@@ -1,6 +1,5 @@
 """References as files such as `refs/head`, moved by compare-and-set under a lock."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from odf_common.adapters.local import durable, layout
@@ -12,7 +11,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import RefStore, require_unmoved
 
 
-@dataclass(eq=False, kw_only=True)
 class CorruptRef(Damaged):
     """A reference does not hold the hash of a block."""
 

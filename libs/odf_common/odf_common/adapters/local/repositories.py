@@ -1,7 +1,6 @@
 """Named repositories: one manifest per repository, `$ODF_HOME/repositories/<lower-case name>.yaml`."""
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +16,6 @@ FOLDER: Final = "repositories"
 SUFFIX: Final = ".yaml"
 
 
-@dataclass(eq=False, kw_only=True)
 class UnknownRepository(NotFound):
     """No repository has that name."""
 

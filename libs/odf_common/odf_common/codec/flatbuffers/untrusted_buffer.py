@@ -5,7 +5,6 @@ multiple of the buffer, so that a short buffer cannot cost much time or memory.
 """
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidInput
@@ -18,7 +17,6 @@ _MAX_SLOTS: Final = 32  # more than any table of ours has
 _VTABLES: Final = tuple(struct.Struct(f"<{count}H") for count in range(_MAX_SLOTS + 1))
 
 
-@dataclass(eq=False, kw_only=True)
 class UnknownMember(InvalidInput):
     """A union member or an enum value is not known to this version."""
 

@@ -1,7 +1,6 @@
 """The state machine of a push source: phases, events, transitions. Pure; applied on the reader's thread."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -78,7 +77,6 @@ TRANSITIONS: Final[Mapping[Phase, Mapping[Event, Phase]]] = {
 LIVE: Final = frozenset({Phase.READING, Phase.PAUSED, Phase.WAITING})  # its partitions are assigned
 
 
-@dataclass(eq=False, kw_only=True)
 class IllegalTransition(InternalError):
     """A push source got an event that is invalid in its phase."""
 

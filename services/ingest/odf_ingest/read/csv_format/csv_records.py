@@ -19,7 +19,6 @@ from odf_ingest.read.types.type_names import shown
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 
 
-@dataclass(eq=False, kw_only=True)
 class BadQuote(InvalidInput):
     """A quote that opens on `line` (from 1) is never closed, or has text after it."""
 

@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
@@ -51,7 +50,6 @@ _UP_TO_ODD: Final = re.compile(
 )
 
 
-@dataclass(eq=False, kw_only=True)
 class Misfit(InvalidInput):
     """A valid JSON object does not fit the columns."""
 

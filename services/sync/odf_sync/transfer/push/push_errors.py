@@ -1,12 +1,9 @@
 """Why a dataset is not pushed."""
 
-from dataclasses import dataclass
-
 from odf_common.errors import Conflict, InvalidInput, NotFound, counted
 from odf_sync.transfer.compare import ChainsDiverged
 
 
-@dataclass(eq=False, kw_only=True)
 class RemoteAhead(Conflict):
     """The other node has the same chain with more blocks."""
 
@@ -20,14 +17,12 @@ class RemoteAhead(Conflict):
         return f"the chain at {self.url} is ahead: it has {counted(self.blocks, 'block')} more than the local one"
 
 
-@dataclass(eq=False, kw_only=True)
 class PushDiverged(ChainsDiverged):
     """Both chains have blocks of their own after a common one; neither can follow the other."""
 
     ADVICE = "look at the other chain with `odf pull URL --as NAME@REF`; --force replaces it with this chain"
 
 
-@dataclass(eq=False, kw_only=True)
 class DataNotHere(NotFound):
     """The data of a derivative is missing on this node, and other nodes take complete pushes only."""
 
@@ -41,7 +36,6 @@ class DataNotHere(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class NoPlaceThere(NotFound):
     """A node has no dataset of a name, and lets none be created."""
 
@@ -51,7 +45,6 @@ class NoPlaceThere(NotFound):
     )
 
 
-@dataclass(eq=False, kw_only=True)
 class NoVisibilityThere(InvalidInput):
     """A push to a folder or a bucket was given a visibility, which only nodes keep."""
 
@@ -61,7 +54,6 @@ class NoVisibilityThere(InvalidInput):
     url: str
 
 
-@dataclass(eq=False, kw_only=True)
 class AnotherVisibility(Conflict):
     """A push asks for another visibility than the dataset has there; it sets that of a new dataset only."""
 

@@ -7,7 +7,6 @@ by the next one.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 from typing import Final, TypeVar
@@ -29,7 +28,6 @@ MAX_WAITING_BLOCKS: Final = 256  # waiting
 T = TypeVar("T")
 
 
-@dataclass(eq=False, kw_only=True)
 class AnotherDataset(InvalidInput):
     """The place to push to has another dataset, which no push replaces."""
 
