@@ -1,7 +1,9 @@
-"""The tests nearest to a function: those that run it, and the least besides; recorded once by coverage's contexts.
+"""The tests nearest to a function: of those that run it, the ones that run little outside of its module.
 
-A record is kept for each package in `.mutants/`, which git ignores. It knows functions by their names, so it stays
-useful while lines move; delete it when tests have moved.
+Coverage's contexts say which test runs which lines.
+
+They are recorded once for each package in `.mutants/`, which git ignores. A record knows functions by their names, so it
+stays useful while lines move; delete it when tests have moved.
 """
 
 import json
@@ -62,18 +64,24 @@ def run_suite(root: Path, package: str, file: Path) -> CoverageData:
 
 def _tests_by_function(root: Path, package: str, data: CoverageData) -> dict[str, dict[str, list[str]]]:
     """Return the tests of each function that has mutants, by the path of its module."""
-    by_line = {path: data.contexts_by_lineno(str(root / path)) for path in targets(root) if package in path}
-    sizes = Counter(
-        _test(context) for lines in by_line.values() for contexts in lines.values() for context in contexts
-    )
+    by_line = {
+        path: {line: set(map(_test, contexts)) - {""} for line, contexts in lines.items()}
+        for path in targets(root)
+        if package in path
+        for lines in (data.contexts_by_lineno(str(root / path)),)
+    }
+    inside = {
+        path: Counter(test for tests in lines.values() for test in tests) for path, lines in by_line.items()
+    }
+    everywhere = sum(inside.values(), Counter())
     found: dict[str, dict[str, list[str]]] = {}
     for path, lines in by_line.items():
         tests: dict[str, set[str]] = {}
         for mutant in mutants(root, path):
-            contexts = map(_test, lines.get(mutant.line, ()))
-            tests.setdefault(mutant.function, set()).update(filter(None, contexts))
+            tests.setdefault(mutant.function, set()).update(lines.get(mutant.line, ()))
+        shares = {test: count / everywhere[test] for test, count in inside[path].items()}
         found[path] = {
-            name: sorted(some, key=lambda test: (sizes[test], test))[:MAX_TESTS]
+            name: sorted(some, key=lambda test: (-shares[test], test))[:MAX_TESTS]
             for name, some in tests.items()
         }
     return found

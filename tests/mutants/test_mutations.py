@@ -131,30 +131,31 @@ def test_every_pattern_fits_a_module_and_every_package_has_a_suite() -> None:
     assert all((ROOT / tests).is_dir() for suite in SUITES.values() for tests in suite)
 
 
-def test_the_nearest_tests_run_the_function_and_the_least_besides_and_are_recorded_once(
+def test_the_nearest_tests_run_the_function_and_little_else_and_are_recorded_once(
     tmp_path: Path,
 ) -> None:
     path = "services/verifier/odf_verifier/module.py"
-    for file in (path, "a/test_a.py", "a/test_b.py"):
+    other = path.replace("module", "other")
+    for file in (path, other, "a/test_a.py", "a/test_b.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
     (tmp_path / path).write_text(
         "def f(a: int) -> int:\n    return a + 1\n\n\ndef g(a: int) -> int:\n    return a + 1\n"
     )
-    for file in ("a/test_a.py", "a/test_b.py"):
-        (tmp_path / file).touch()
     recorded: list[str] = []
 
     def record(root: Path, package: str, file: Path) -> CoverageData:
         recorded.append(package)
         data = CoverageData(str(file))
         ran = {
-            "a/test_a.py::test_both[x]|run": [2, 6],
-            "a/test_b.py::test_f|run": [2],
-            "b/test_gone.py::test_f|run": [2],
+            "a/test_a.py::test_both[x]|run": {path: [2, 6], other: [1, 2]},
+            "a/test_b.py::test_f|run": {path: [2]},
+            "b/test_gone.py::test_f|run": {path: [2]},
+            "": {path: [1, 5]},
         }
-        for context, lines in {**ran, "": [1, 5]}.items():
+        for context, lines in ran.items():
             data.set_context(context)
-            data.add_lines({str(root / path): lines})
+            data.add_lines({str(root / module): numbers for module, numbers in lines.items()})
         return data
 
     assert [nearest_tests(tmp_path, path, name, record=record) for name in ("f", "g", "h")] == [
