@@ -36,6 +36,7 @@ def run(node: BenchedNode) -> list[Row]:
     works: dict[str, Sequence[str]] = {name: (odf, *arguments) for name, arguments in COMMANDS.items()}
     works[PEER] = (sys.executable, "-c", PEER)
     environment = {**os.environ, "ODF_HOME": str(node.embedded.home)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed command is compiled once
     names, used = list(works), {name: list[float]() for name in works}
     for number in range(ROUNDS):
         first = number % len(names)

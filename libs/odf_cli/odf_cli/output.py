@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -278,7 +277,11 @@ def _remark_on(layout: "Layout", columns: Sequence[str]) -> None:
 
 def _width() -> int | None:
     """Return the maximum width of a table; None if unlimited, as in a pipe."""
-    return None if is_wide() or not sys.stdout.isatty() else shutil.get_terminal_size().columns
+    if is_wide() or not sys.stdout.isatty():
+        return None
+    import shutil  # it imports modules for compression
+
+    return shutil.get_terminal_size().columns
 
 
 def _keep_wide(context: click.Context, _: click.Parameter, value: bool) -> None:

@@ -1,3 +1,4 @@
+import base64
 import json
 import resource
 import subprocess
@@ -7,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 
 from odf_cli import main as cli
@@ -40,6 +42,21 @@ def test_help_imports_no_sdk() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stderr.decode().strip() == "[]"
+
+
+def test_records_are_read_without_numpy() -> None:
+    code = (
+        "import base64, sys; from odf_cli.rows import arrow_table, print_records; "
+        "print_records(arrow_table([base64.b64decode(sys.stdin.read())]), 'json'); sys.exit('numpy' in sys.modules)"
+    )
+    table = pa.table({"at": pa.array([1], pa.timestamp("ns", "UTC")), "of": [[1.5]], "raw": [b"a"]})
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table)
+    sent = base64.b64encode(stream.getvalue()).decode()
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, input=sent, capture_output=True, text=True, check=True).stdout
+    assert json.loads(shown) == [{"at": "1970-01-01T00:00:00.000000001Z", "of": [1.5], "raw": "YQ=="}]
 
 
 @pytest.mark.parametrize("module", ["odf_common.errors", "click", "odf_cli.commands.list", "grpc"])
