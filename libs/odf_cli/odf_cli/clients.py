@@ -7,9 +7,9 @@ import json
 import os
 import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
     from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 
+T = TypeVar("T")
 COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
 HEALTH_TIMEOUT_SECONDS = 2.0
@@ -43,28 +44,22 @@ def this_node() -> Node:
     return find_node(load())
 
 
-@contextmanager
 def coordinator(
     node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
-) -> Iterator["CoordinatorStub"]:
+) -> AbstractContextManager["CoordinatorStub"]:
     """Connect to the coordinator; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 
-    with _service(node, "coordinator", timeout) as open_channel:
-        yield CoordinatorStub(open_channel)
+    return _connect(CoordinatorStub, "coordinator", node, timeout)
 
 
-@contextmanager
 def ingest(
     node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS, must_answer: bool = False
-) -> Iterator["IngestStub"]:
+) -> AbstractContextManager["IngestStub"]:
     """Connect to ingest; calls inside raise `OdfError`, and so does a missing answer to a health check, if it must."""
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
-    with _service(node, "ingest", timeout) as open_channel:
-        if must_answer:
-            _check_health(open_channel)
-        yield IngestStub(open_channel)
+    return _connect(IngestStub, "ingest", node, timeout, must_answer=must_answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,15 +76,15 @@ OnSilence = Callable[[str, OdfError], None]  # called with a service that does n
 
 def require_health(node: Node, service: str) -> None:
     """Raise `Unavailable` unless a service answers a health check in time: the calls after it may take longer."""
-    with _service(node, service, 0) as open_channel:
-        _check_health(open_channel)
+    with _connect(_check_health, service, node, 0):
+        pass
 
 
-def _check_health(open_channel: grpc.Channel) -> None:
+def _check_health(channel: grpc.Channel) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
     request = health_pb2.HealthCheckRequest()
-    health_pb2_grpc.HealthStub(open_channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
+    health_pb2_grpc.HealthStub(channel).Check(request, timeout=HEALTH_TIMEOUT_SECONDS)
 
 
 def ignore_silence(_service: str, _error: OdfError) -> None:
@@ -166,31 +161,29 @@ def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
     return rows
 
 
-@contextmanager
-def verifier(node: Node | None = None) -> Iterator["VerifierStub"]:
+def verifier(node: Node | None = None) -> AbstractContextManager["VerifierStub"]:
     """Connect to the verifier; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
 
-    with _service(node, "verifier") as open_channel:
-        yield VerifierStub(open_channel)
+    return _connect(VerifierStub, "verifier", node)
 
 
-@contextmanager
-def sync(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["SyncStub"]:
+def sync(
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
+) -> AbstractContextManager["SyncStub"]:
     """Connect to sync; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 
-    with _service(node, "sync", timeout) as open_channel:
-        yield SyncStub(open_channel)
+    return _connect(SyncStub, "sync", node, timeout)
 
 
-@contextmanager
-def access(node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS) -> Iterator["AccessStub"]:
+def access(
+    node: Node | None = None, *, timeout: float = RESTART_TIMEOUT_SECONDS
+) -> AbstractContextManager["AccessStub"]:
     """Connect to sync's accounts, tokens and roles; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.access_pb2_grpc import AccessStub
 
-    with _service(node, "sync", timeout) as open_channel:
-        yield AccessStub(open_channel)
+    return _connect(AccessStub, "sync", node, timeout)
 
 
 class NoAccount(NotFound):
@@ -234,19 +227,23 @@ def _alias(name: str) -> Alias | None:
         return None
 
 
-@contextmanager
-def webhooks(node: Node | None = None) -> Iterator["WebhooksStub"]:
+def webhooks(node: Node | None = None) -> AbstractContextManager["WebhooksStub"]:
     """Connect to sync's webhooks; calls inside raise `OdfError`."""
     from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 
-    with _service(node, "sync") as open_channel:
-        yield WebhooksStub(open_channel)
+    return _connect(WebhooksStub, "sync", node)
 
 
 @contextmanager
-def _service(
-    node: Node | None, name: str, timeout: float = RESTART_TIMEOUT_SECONDS
-) -> Iterator[grpc.Channel]:
+def _connect(
+    stub: Callable[[grpc.Channel], T],
+    name: str,
+    node: Node | None,
+    timeout: float = RESTART_TIMEOUT_SECONDS,
+    *,
+    must_answer: bool = False,
+) -> Iterator[T]:
+    """Yield a stub of a service; calls inside raise `OdfError`."""
     node = node or this_node()
     address = node.address(name)
     credentials = command_credentials(replace(load(), home=node.home), address)
@@ -254,9 +251,11 @@ def _service(
     with (
         keeping_interrupts(),
         calling(name),
-        reached(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as open_channel,
+        reached(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as channel,
     ):
-        yield open_channel
+        if must_answer:
+            _check_health(channel)
+        yield stub(channel)
 
 
 def _user_agent() -> str:
