@@ -23,8 +23,7 @@ from odf_cli.embedded.credentials import (
     with_kafka,
     with_redis,
 )
-from odf_cli.embedded.parts.kafka_users import kafka_has_users
-from odf_cli.embedded.parts.readiness import redis_answers
+from odf_cli.embedded.parts.readiness import kafka_has_users, redis_answers
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.local.home_secrets import ensure_secret
 from odf_common.adapters.redis import RedisConnection

@@ -4,7 +4,7 @@ The request is rebuilt from the inputs that the stored event names, by the funct
 schemas and vocabularies that the inputs had then. A migration (`chain/transforms.is_migration`) is migrated again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,14 +17,14 @@ from odf_common.chain.transform_request import InputSource, RequestFiles, build_
 from odf_common.chain.walk import blocks_between, read_link
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.stored_types import stored_schema
-from odf_common.dataset.migration_request import migrate_request
-from odf_common.errors import NotFound
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_common.metadata.manifest_contents import MetadataBlock
-from odf_common.ports.engine import Engine, OnProgress
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import Engine, MigrateRequest, OnProgress, PlannedInput
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader
 
 StateAt = Callable[[DatasetId, Multihash], ChainState]  # the state after a block of a chain
@@ -177,3 +177,48 @@ class _Inputs:
                 blocks.append(decoded.block)
         self._states[dataset] = state
         return blocks
+
+
+def migrate_request(
+    state: ChainState,
+    old: SetTransform,
+    new: SetTransform,
+    inputs: Mapping[DatasetId, ChainState],
+    *,
+    system_time: Timestamp,
+    files: RequestFiles,
+) -> MigrateRequest:
+    """Return the request to migrate from `old` to `new` after `state` of the output.
+
+    `inputs`: each input's state at the last block read. Raises `NotFound` for an input without a schema, and
+    `InvalidInput` if the versions use one alias for two inputs.
+    """
+    return MigrateRequest(
+        old=old,
+        new=new,
+        inputs=tuple(_inputs(old, new, inputs)),
+        vocab=state.vocabulary,
+        system_time=system_time,
+        next_offset=state.next_offset,
+        prev_checkpoint_path=files.prev_checkpoint,
+        new_checkpoint_path=files.new_checkpoint,
+        new_data_path=files.new_data,
+    )
+
+
+def _inputs(
+    old: SetTransform, new: SetTransform, inputs: Mapping[DatasetId, ChainState]
+) -> Iterator[PlannedInput]:
+    called: dict[str, DatasetId] = {}
+    for input_ in (*old.inputs, *new.inputs):
+        dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
+        before = called.get(name.lower())
+        if before is not None and before != dataset:
+            text = f"{name} was the alias of {before} and is now that of {dataset}; use different aliases"
+            raise InvalidInput(text=text)
+        if before is None:
+            state = inputs.get(dataset)
+            if state is None or state.schema is None:
+                raise NotFound(what=f"the schema of {name}")
+            called[name.lower()] = dataset
+            yield PlannedInput(name=name, schema=schema_of_event(state.schema), vocab=state.vocabulary)

@@ -3,8 +3,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_common.data.null_structs import without_nulls_behind_nulls
-from odf_common.data.slices import hash_slice, read_slice, write_slice
+from odf_common.data.slices import hash_slice, read_slice, without_nulls_behind_nulls, write_slice
 from odf_common.errors import InvalidInput
 
 INNER = pa.struct([pa.field("n", pa.int32(), nullable=False), pa.field("t", pa.string())])

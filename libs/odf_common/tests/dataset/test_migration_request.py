@@ -9,7 +9,7 @@ from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_request import RequestFiles
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.dataset.migration_request import migrate_request
+from odf_common.dataset.replay import migrate_request
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetTransform, TransformInput

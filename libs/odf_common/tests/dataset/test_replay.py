@@ -25,13 +25,13 @@ from odf_testing.passing_engine import PassingEngine
 from odf_common.chain.fold import progress_after
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
-from odf_common.dataset.migration_request import migrate_request
 from odf_common.dataset.replay import (
     Replayer,
     StoredBlock,
     StoredTransform,
     _Inputs,
     input_source,
+    migrate_request,
     request_files,
 )
 from odf_common.dataset.state_cache import ChainStates, NoStateCache

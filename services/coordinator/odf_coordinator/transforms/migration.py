@@ -14,8 +14,7 @@ from odf_common.adapters.local.faults import guarded
 from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import changes_nothing, next_event
-from odf_common.dataset.migration_request import migrate_request
-from odf_common.dataset.replay import request_files
+from odf_common.dataset.replay import migrate_request, request_files
 from odf_common.errors import InvalidInput, InvalidQuery, NotFound
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform

@@ -23,10 +23,9 @@ from odf_cli.embedded.credentials import (
     client_settings,
     with_kafka,
 )
-from odf_cli.embedded.parts.kafka_users import kafka_has_users
 from odf_cli.embedded.parts.log_files import open_log
 from odf_cli.embedded.parts.managed_process import PartSpec
-from odf_cli.embedded.parts.readiness import kafka_answers, kafka_has_topics, redis_answers
+from odf_cli.embedded.parts.readiness import kafka_answers, kafka_has_topics, kafka_has_users, redis_answers
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.home_secrets import ensure_secret

@@ -1,8 +1,9 @@
 """The engine over gRPC: FlatBuffers inside, one terminal message per request (wire-facts §7)."""
 
 import math
+import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from odf_common.adapters.grpc.client import (
     require_server,
 )
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
-from odf_common.adapters.grpc.watchdog import Attention, Watchdog
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery, OdfError
@@ -79,6 +79,69 @@ _FAILURES: Final[Mapping[int, type[InvalidQuery]]] = {
     engine_pb2.QUERY_FAILURE_WHILE_RUNNING: QueryFailed,
     engine_pb2.QUERY_FAILURE_OUT_OF_MEMORY: QueryOutOfMemory,
 }
+
+
+class Watchdog:
+    """Calls `give_up` once, from its own thread, unless reset within `seconds`."""
+
+    def __init__(self, seconds: float, give_up: Callable[[], object]) -> None:
+        self._seconds = seconds
+        self._give_up = give_up
+        self._until = time.monotonic() + seconds
+        self._ended = threading.Event()
+        self.has_expired = False
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    def reset(self) -> None:
+        """Restart the timer."""
+        self._until = time.monotonic() + self._seconds
+
+    def pause(self) -> None:
+        """Stop the timer until it is reset."""
+        self._until = math.inf
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        self._ended.set()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(min(max(self._until - time.monotonic(), 0), self._seconds)):
+            if time.monotonic() >= self._until:
+                self.has_expired = True
+                self._give_up()
+                return
+
+
+class Attention:
+    """Whether a peer that sends messages regularly during calls is silent; thread-safe."""
+
+    def __init__(self, seconds: float) -> None:
+        """The peer counts as silent after `seconds` without a message during calls."""
+        self._seconds = seconds
+        self._questions = 0
+        self._heard = 0.0
+        self._mutex = threading.Lock()
+
+    def begin(self) -> None:
+        """Record the start of a call."""
+        with self._mutex:
+            if self._questions == 0:
+                self._heard = time.monotonic()
+            self._questions += 1
+
+    def hear(self) -> None:
+        """Record a message."""
+        self._heard = time.monotonic()
+
+    def end(self) -> None:
+        """Record the end of a call."""
+        with self._mutex:
+            self._questions -= 1
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether calls are in flight and no message arrives."""
+        return self._questions > 0 and time.monotonic() - self._heard > self._seconds
 
 
 class EngineClient:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odf_common.chain.fold import after, begin
-from odf_common.chain.rules import data_events, schema_compatibility, sources, structure, transforms
+from odf_common.chain.rules import data_events, sources, structure, transforms
 from odf_common.chain.state import ChainState
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
@@ -62,9 +62,9 @@ _DEFINITION: Final[tuple[Rule, ...]] = (
     sources.ethereum_source_is_placed,
     sources.read_step_has_one_schema,
     sources.disabled_source_exists,
-    schema_compatibility.schema_is_given,
-    schema_compatibility.schema_changes_something,
-    schema_compatibility.schema_stays_compatible,
+    data_events.schema_is_given,
+    data_events.schema_changes_something,
+    data_events.schema_stays_compatible,
 )
 RULES: Final[tuple[Rule, ...]] = (*_ORDER, *_DATA, *_ADD_DATA, *_EXECUTE_TRANSFORM, *_DEFINITION)
 
