@@ -12,7 +12,7 @@ from pathlib import Path
 from odf_common.adapters import live_sockets
 from odf_common.adapters.grpc import client
 from odf_common.adapters.kafka import client_config
-from odf_common.adapters.kafka.quiet_partitions import SETTINGS
+from odf_common.adapters.kafka.quiet_partitions import QuietLimits
 from odf_common.adapters.redis import REDIS_TIMEOUT_SECONDS
 from odf_common.adapters.s3.bucket import READ_SECONDS
 
@@ -143,7 +143,7 @@ def test_what_notices_a_dead_peer_takes_less_than_ten_seconds() -> None:
         "gRPC": client.PING_EVERY_MS + client.PING_TIMEOUT_MS,
         "gRPC, a new connection": client.CONNECT_MS,
         "Kafka": client_config.FETCH_WAIT_MS + client_config.ANSWER_MS,
-        "Kafka, quiet partitions": int(SETTINGS["fetch.wait.max.ms"]) + client_config.ANSWER_MS,
+        "Kafka, quiet partitions": QuietLimits().fetch_wait_ms + client_config.ANSWER_MS,
         "Kafka, a new connection": client_config.CONNECT_MS,
         "Kafka, idle": client_config.IDLE_MS,
         "Redis": REDIS_TIMEOUT_SECONDS * 1000,

@@ -3,16 +3,15 @@
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from odf_common.adapters.kafka import quiet_partitions as watch
-from odf_common.adapters.kafka import records as product
 from odf_common.adapters.kafka.client_config import LOGGER
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet_partitions import SETTINGS, Partition
+from odf_common.adapters.kafka.quiet_partitions import Partition, QuietLimits
 from odf_common.adapters.kafka.records import KafkaRecords
 
 pytestmark = pytest.mark.waits
@@ -24,7 +23,7 @@ WAIT_MS = 200  # of the watch's fetches
 class Topics:
     """Partitions that grow, a reader of them, and the messages that it has read."""
 
-    def __init__(self, address: str, count: int, name: str) -> None:
+    def __init__(self, address: str, count: int, name: str, limits: QuietLimits) -> None:
         """Write one message to each of `count` topics."""
         self._producer = Producer({"bootstrap.servers": address}, logger=LOGGER)
         self.places: list[Partition] = [(f"{name}-{number}", 0) for number in range(count)]
@@ -32,7 +31,7 @@ class Topics:
         self.taken: dict[Partition, list[int]] = {place: [] for place in self.places}
         for place in self.places:
             self.write(place)
-        self.records = KafkaRecords(KafkaCluster(address))
+        self.records = KafkaRecords(KafkaCluster(address), limits=limits)
         self.records.assign(dict.fromkeys(self.places, 0))
 
     def write(self, place: Partition) -> None:
@@ -73,21 +72,29 @@ def address() -> Iterator[str]:
     del owner  # the broker ends with the client that started it
 
 
+LIMITS = QuietLimits(max_unwatched=1, quiet_seconds=0.0, search_seconds=0.0, fetch_wait_ms=WAIT_MS)
+MANY_CLIENTS = replace(LIMITS, max_former=1, max_per_client=2)
+
+
 @pytest.fixture(
-    params=[(product.MAX_FORMER_PARTITIONS, watch.PARTITIONS_PER_CLIENT), (1, 2)],
+    params=[LIMITS, MANY_CLIENTS],
     ids=["one client", "clients are replaced"],
 )
-def topics(address: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Topics]:
-    former, per_client = request.param
-    monkeypatch.setattr(product, "MAX_FORMER_PARTITIONS", former)
-    monkeypatch.setattr(watch, "PARTITIONS_PER_CLIENT", per_client)
-    monkeypatch.setattr(product, "MAX_UNWATCHED_PARTITIONS", 1)
-    monkeypatch.setattr(product, "QUIET_PARTITION_SECONDS", 0.0)
-    monkeypatch.setattr(product, "LOOK_SECONDS", 0.0)
-    monkeypatch.setitem(SETTINGS, "fetch.wait.max.ms", WAIT_MS)
-    made = Topics(address, 4, f"t{abs(hash(request.node.name))}")
+def topics(address: str, request: pytest.FixtureRequest) -> Iterator[Topics]:
+    made = Topics(address, 4, f"t{abs(hash(request.node.name))}", request.param)
     yield made
     made.records.close()
+
+
+def test_by_default_a_partition_is_watched_after_ten_seconds_without_a_message() -> None:
+    assert QuietLimits() == QuietLimits(
+        max_unwatched=32,
+        quiet_seconds=10.0,
+        search_seconds=1.0,
+        max_former=1000,
+        max_per_client=1000,
+        fetch_wait_ms=4000,
+    )
 
 
 def test_a_quiet_partition_is_not_fetched_until_a_message_arrives(topics: Topics) -> None:
@@ -100,12 +107,13 @@ def test_a_quiet_partition_is_not_fetched_until_a_message_arrives(topics: Topics
     topics.require_each_once_in_order()
 
 
-def test_few_partitions_need_no_watch(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "MAX_UNWATCHED_PARTITIONS", 4)
+def test_few_partitions_need_no_watch(address: str) -> None:
+    topics = Topics(address, 4, "few", replace(LIMITS, max_unwatched=4))
     topics.take_all()
     for _ in range(20):
         topics.take()
     assert topics.records._watch is None
+    topics.records.close()
 
 
 def test_a_quiet_partition_is_unassigned_and_assigned_again(topics: Topics) -> None:
@@ -134,7 +142,7 @@ def test_a_quiet_partition_that_is_paused_rests_until_it_is_resumed(topics: Topi
     topics.require_each_once_in_order()
 
 
-@pytest.mark.parametrize("topics", [(1, 2)], indirect=True)
+@pytest.mark.parametrize("topics", [MANY_CLIENTS], indirect=True)
 def test_a_client_that_has_handed_over_many_partitions_is_replaced_and_the_watch_has_several(
     topics: Topics,
 ) -> None:

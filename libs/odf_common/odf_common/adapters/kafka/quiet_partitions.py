@@ -14,22 +14,44 @@ from odf_common.adapters.kafka.client_config import Config, new_consumer, unavai
 
 Partition = tuple[str, int]  # topic and number
 EVENTS_PER_POLL: Final = 1000  # events per poll
-# librdkafka looks up each topic of a fetch's answer in a list of all of its client's topics.
-PARTITIONS_PER_CLIENT: Final = 1000  # partitions
-SETTINGS: Final[dict[str, str | int | bool]] = {
-    # The broker answers at once when there is a message. With `ANSWER_MS`, the time in which it may be gone unnoticed.
-    "fetch.wait.max.ms": 4000,
-    "max.partition.fetch.bytes": 1024,
-    "queued.min.messages": 1,
-}
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001 - public despite its name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuietLimits:
+    """When partitions are watched instead of fetched, and by how many clients."""
+
+    max_unwatched: int = 32
+    """Partitions that one client fetches without noticeable cost."""
+    quiet_seconds: float = 10.0
+    """Time without a message at a partition's end, until it counts as quiet."""
+    search_seconds: float = 1.0
+    """Between two searches for quiet partitions."""
+    max_former: int = 1000
+    """Partitions that a client no longer fetches, until it is replaced.
+
+    Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
+    """
+    max_per_client: int = 1000
+    """Partitions of a client that watches: librdkafka looks up each topic of an answer in a list of all of them."""
+    fetch_wait_ms: int = 4000
+    """A message is answered at once. With `ANSWER_MS`, the time in which a broker may be gone unnoticed."""
+
+
+DEFAULT_LIMITS: Final = QuietLimits()
 
 
 class QuietPartitions:
     """Reports which of its partitions have messages or errors; used by one thread."""
 
-    def __init__(self, config: Config) -> None:
-        self._config: Config = {**config, **SETTINGS}
+    def __init__(self, config: Config, limits: QuietLimits = DEFAULT_LIMITS) -> None:
+        self._config: Config = {
+            **config,
+            "fetch.wait.max.ms": limits.fetch_wait_ms,
+            "max.partition.fetch.bytes": 1024,
+            "queued.min.messages": 1,
+        }
+        self._max_per_client = limits.max_per_client
         self._clients: list[_Client] = []
 
     def watch(self, positions: Mapping[Partition, int]) -> None:
@@ -39,12 +61,12 @@ class QuietPartitions:
         left = {partition: offset for partition, offset in positions.items() if partition not in watched}
         while left:
             client = next(
-                (client for client in self._clients if len(client.watched) < PARTITIONS_PER_CLIENT), None
+                (client for client in self._clients if len(client.watched) < self._max_per_client), None
             )
             if client is None:
                 client = _Client(consumer=new_consumer(self._config))
                 self._clients.append(client)
-            some = list(left)[: PARTITIONS_PER_CLIENT - len(client.watched)]
+            some = list(left)[: self._max_per_client - len(client.watched)]
             places = [TopicPartition(topic, number, left[topic, number]) for topic, number in some]
             client.consumer.incremental_assign(places)
             client.watched.update(some)

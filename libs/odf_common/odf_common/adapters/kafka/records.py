@@ -18,17 +18,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.client_config import Config, consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.quiet_partitions import Partition, QuietPartitions
+from odf_common.adapters.kafka.quiet_partitions import DEFAULT_LIMITS, Partition, QuietLimits, QuietPartitions
 from odf_common.errors import Unavailable
 
 log = structlog.stdlib.get_logger(__name__)
 
 MIB: Final = 1024 * 1024
-MAX_UNWATCHED_PARTITIONS: Final = 32  # partitions that one client fetches without noticeable cost
-QUIET_PARTITION_SECONDS: Final = 10.0  # at its end, until a partition counts as quiet
-LOOK_SECONDS: Final = 1.0  # between two searches for quiet partitions
-# Every second librdkafka goes through all topics that a client has ever fetched, and keeps their memory.
-MAX_FORMER_PARTITIONS: Final = 1000  # partitions that a client no longer fetches, until it is replaced
 # librdkafka's local errors have an underscore in their name, but are public.
 _END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 _FATAL: Final = KafkaError._FATAL  # noqa: SLF001 - `fatal()` is False for such a message
@@ -75,8 +70,11 @@ class PollResult:
 class KafkaRecords:
     """A reader of records; used by one thread."""
 
-    def __init__(self, cluster: KafkaCluster, *, prefix: str = "") -> None:
+    def __init__(
+        self, cluster: KafkaCluster, *, prefix: str = "", limits: QuietLimits = DEFAULT_LIMITS
+    ) -> None:
         """Nothing is read before partitions are assigned."""
+        self._limits = limits
         self._settings = _settings(cluster, prefix)
         self._consumer = new_consumer(self._settings)
         self._former = 0  # partitions that this client has fetched and no longer does
@@ -87,7 +85,7 @@ class KafkaRecords:
         self._trying: set[Partition] = set()
         self._quiet: set[Partition] = set()  # watched, and not fetched
         self._watch: QuietPartitions | None = None
-        self._look_at = 0.0
+        self._search_at = 0.0
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Also read these partitions, starting at these offsets."""
@@ -206,13 +204,13 @@ class KafkaRecords:
             )
         now = time.monotonic()
         if (
-            self._former > MAX_FORMER_PARTITIONS
-            and len(self._next) - len(self._quiet) <= MAX_UNWATCHED_PARTITIONS
+            self._former > self._limits.max_former
+            and len(self._next) - len(self._quiet) <= self._limits.max_unwatched
         ):
             self.renew()
-        if now >= self._look_at and len(self._next) > MAX_UNWATCHED_PARTITIONS:
-            self._look_at = now + LOOK_SECONDS
-            self._try(now - QUIET_PARTITION_SECONDS)
+        if now >= self._search_at and len(self._next) > self._limits.max_unwatched:
+            self._search_at = now + self._limits.search_seconds
+            self._try(now - self._limits.quiet_seconds)
 
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
@@ -240,7 +238,7 @@ class KafkaRecords:
             if partition not in self._paused:
                 offsets[partition] = self._next[partition]
         if offsets:
-            watch = self._watch = self._watch or QuietPartitions(self._settings)
+            watch = self._watch = self._watch or QuietPartitions(self._settings, self._limits)
             _checked(lambda: watch.watch(offsets))
             self._trying |= offsets.keys()
             for partition in offsets:
