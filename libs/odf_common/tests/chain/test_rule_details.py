@@ -6,7 +6,6 @@ from odf_testing.builders import (
     a_block,
     a_chain,
     a_checkpoint,
-    a_dataset,
     a_derivative,
     a_hash,
     a_polling_source,
@@ -22,6 +21,24 @@ from odf_testing.builders import (
     some_data,
     some_result,
 )
+from odf_testing.rule_cases import (
+    DERIVATIVE,
+    DERIVED,
+    FULL,
+    INFO,
+    ROOT,
+    STEPS,
+    A,
+    B,
+    Case,
+    admitted,
+    case,
+    checkpointed,
+    disabled,
+    executing,
+    optional,
+    polled,
+)
 
 from odf_common.chain.rules import admit
 from odf_common.chain.rules.structure import event_fits_dataset_kind
@@ -30,38 +47,21 @@ from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import is_migration
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import ChainRuleViolated
-from odf_common.metadata.data_schema import DataSchema, DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.data_schema import DataSchema, DataTypeInt64, DataTypeString
 from odf_common.metadata.events import (
     AddData,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
-    MetadataEvent,
     SetDataSchema,
-    SetInfo,
     SetTransform,
     TransformInput,
     UnknownEvent,
 )
 from odf_common.metadata.steps import SqlQueryStep
 
-A, B = a_dataset("a"), a_dataset("b")
-ROOT = a_chain().state
-FULL = a_chain().add_data().state
-DERIVATIVE = a_derivative(A, B).state
-STEPS = (a_step(DERIVATIVE, A, "a1", 9), a_step(DERIVATIVE, B, "b1", None))
-DERIVED = a_derivative(A, B).add(some_result(DERIVATIVE, *STEPS)).state
-INFO = SetInfo(description="x")
 CHECKPOINT = a_checkpoint().physical_hash
-
-
-def watermarked(seconds: int) -> ChainState:
-    return a_chain().add(AddData(new_watermark=a_time(seconds))).state
-
-
-def checkpointed() -> ChainState:
-    return a_chain().add(AddData(new_checkpoint=a_checkpoint())).state
 
 
 def with_a_result_of_a_checkpoint() -> ChainState:
@@ -69,40 +69,11 @@ def with_a_result_of_a_checkpoint() -> ChainState:
     return a_derivative(A, B).add(only).state
 
 
-def polled() -> ChainState:
-    return a_chain(a_seed(), a_polling_source(), a_schema()).state
-
-
-def disabled(*others: KnownEvent) -> ChainState:
-    return a_chain().add(*others, DisablePushSource(source_name="default")).state
-
-
-def executing(past: ChainState = DERIVED, **first: object) -> ExecuteTransform:
-    """A result on top of `past` whose first step has other fields."""
-    step = replace(a_step(past, A, "a2", 19), **first)  # type: ignore[arg-type]
-    return some_result(past, step, a_step(past, B, "b2", None))
-
-
-def optional(name: str, kind: type = DataTypeString) -> dict[str, DataTypeOption]:
-    return {name: DataTypeOption(inner=kind())}
-
-
 def twice(name: str) -> SetDataSchema:
     known = a_schema().schema
     assert known is not None
     repeated = [field for field in known.fields if field.name == name]
     return SetDataSchema(schema=DataSchema(fields=(*known.fields, *repeated)))
-
-
-Case = tuple[ChainState | None, MetadataEvent, dict[str, object]]
-
-
-def case(past: ChainState | None, event: MetadataEvent, **changes: object) -> Case:
-    return past, event, changes
-
-
-def admitted(past: ChainState | None, event: MetadataEvent, changes: dict[str, object]) -> ChainState:
-    return admit(past, a_block(past, event, **changes), block_hash=a_hash("block"), version=3)
 
 
 REFUSED: dict[str, tuple[str, Callable[[], Case]]] = {

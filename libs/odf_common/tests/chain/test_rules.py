@@ -2,10 +2,7 @@ from dataclasses import replace
 
 import pytest
 from odf_testing.builders import (
-    a_block,
     a_chain,
-    a_checkpoint,
-    a_dataset,
     a_derivative,
     a_hash,
     a_polling_source,
@@ -15,74 +12,46 @@ from odf_testing.builders import (
     a_seed,
     a_slice,
     a_source_state,
-    a_step,
     a_time,
     a_transform,
     some_data,
     some_result,
 )
+from odf_testing.rule_cases import (
+    DERIVATIVE,
+    DERIVED,
+    FULL,
+    INFO,
+    ROOT,
+    STEPS,
+    A,
+    B,
+    Case,
+    admitted,
+    case,
+    checkpointed,
+    disabled,
+    executing,
+    optional,
+    polled,
+    watermarked,
+)
 
 from odf_common.chain import rules
-from odf_common.chain.rules import FIRST_RULES, RULES, admit
-from odf_common.chain.state import ChainState
+from odf_common.chain.rules import FIRST_RULES, RULES
 from odf_common.errors import ChainRuleViolated
-from odf_common.metadata.data_schema import DataTypeInt64, DataTypeOption, DataTypeString
+from odf_common.metadata.data_schema import DataTypeInt64
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
     DisablePushSource,
     ExecuteTransform,
-    KnownEvent,
-    MetadataEvent,
     SetDataSchema,
-    SetInfo,
     UnknownEvent,
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep
-
-A, B = a_dataset("a"), a_dataset("b")
-ROOT = a_chain().state
-FULL = a_chain().add_data().state
-DERIVATIVE = a_derivative(A, B).state
-STEPS = (a_step(DERIVATIVE, A, "a1", 9), a_step(DERIVATIVE, B, "b1", None))
-DERIVED = a_derivative(A, B).add(some_result(DERIVATIVE, *STEPS)).state
-INFO = SetInfo(description="x")
-
-
-def watermarked(seconds: int) -> ChainState:
-    return a_chain().add(AddData(new_watermark=a_time(seconds))).state
-
-
-def checkpointed() -> ChainState:
-    return a_chain().add(AddData(new_checkpoint=a_checkpoint())).state
-
-
-def polled() -> ChainState:
-    return a_chain(a_seed(), a_polling_source(), a_schema()).state
-
-
-def disabled(*others: KnownEvent) -> ChainState:
-    return a_chain().add(*others, DisablePushSource(source_name="default")).state
-
-
-def executing(past: ChainState = DERIVED, **first: object) -> ExecuteTransform:
-    """A result on top of `past` whose first step has other fields."""
-    step = replace(a_step(past, A, "a2", 19), **first)  # type: ignore[arg-type]
-    return some_result(past, step, a_step(past, B, "b2", None))
-
-
-def optional(name: str, kind: type = DataTypeString) -> dict[str, DataTypeOption]:
-    return {name: DataTypeOption(inner=kind())}
-
-
-Case = tuple[ChainState | None, MetadataEvent, dict[str, object]]
-
-
-def case(past: ChainState | None, event: MetadataEvent, **changes: object) -> Case:
-    return past, event, changes
-
 
 # Per rule: a block that is accepted, and one that breaks just this rule.
 CASES: dict[str, tuple[Case, Case]] = {
@@ -235,10 +204,6 @@ CASES: dict[str, tuple[Case, Case]] = {
         case(ROOT, a_schema(**optional("city", DataTypeInt64))),
     ),
 }
-
-
-def admitted(past: ChainState | None, event: MetadataEvent, changes: dict[str, object]) -> ChainState:
-    return admit(past, a_block(past, event, **changes), block_hash=a_hash("block"), version=3)
 
 
 def test_every_rule_has_an_accepting_and_a_refusing_case() -> None:
