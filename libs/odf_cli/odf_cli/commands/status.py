@@ -26,7 +26,6 @@ from odf_cli.output import (
 from odf_cli.rows import problem_of, with_stuck
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp, record_count
-from odf_common.ports.store import unknown_dataset
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply
 from odf_common.service.part_checks import why_silent
@@ -219,6 +218,8 @@ def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
     for dataset in datasets:
         if name.lower() == dataset["alias"].lower() or name == dataset["dataset_id"]:
             return dataset
+    from odf_common.ports.store import unknown_dataset
+
     raise unknown_dataset(name, (dataset["alias"] for dataset in datasets))
 
 
