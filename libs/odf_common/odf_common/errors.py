@@ -5,9 +5,11 @@ A class has its text in `MESSAGE` and `ADVICE`, with fields in braces, so the co
 """
 
 import errno
+import re
 from collections.abc import Iterable
 from typing import Final, Self, dataclass_transform
 
+_COMMAND: Final = re.compile(r"`odf [^`]*`")
 SIMILARITY: Final = 0.5  # difflib's ratio from which on a name may be what was meant
 # Of an `OSError` that says nothing about the file: the disk or the process lacks something now.
 TRANSIENT_ERRNOS: Final = frozenset(
@@ -246,6 +248,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     by_key = {name.lower(): name for name in candidates}
     matches = get_close_matches(name.lower(), by_key, n=1, cutoff=SIMILARITY)
     return by_key[matches[0]] if matches else None
+
+
+def name_dataset(text: str, name: str) -> str:
+    """Return a text with a dataset in its commands, where it has `DATASET`: what raises errors often knows none."""
+    return _COMMAND.sub(lambda command: command[0].replace("DATASET", name), text) if name else text
 
 
 def with_advice(error: OdfError) -> str:

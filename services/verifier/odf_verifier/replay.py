@@ -23,7 +23,7 @@ from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.replay import Replayer, StoredTransform
-from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery, NotFound
+from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery, NotFound, name_dataset
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
@@ -39,7 +39,6 @@ from odf_common.ports.engine import (
     QueryOutOfMemory,
     QueryTooSlow,
     ResultsChanged,
-    name_dataset,
 )
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node

@@ -48,11 +48,6 @@ class ResultsChanged(EngineNotAvailable):
         return self.text or f"{self.engine} computed it, and results differ today: {self.kinds}"
 
 
-def name_dataset(text: str, alias: str) -> str:
-    """Return a text of the engine, which does not know the dataset, with its alias in the commands."""
-    return text.replace("`odf engine upgrade DATASET", f"`odf engine upgrade {alias}")
-
-
 class QueryFailed(InvalidQuery):
     """The engine accepts the query, but it fails on what the request reads, and would again: a division by zero."""
 

@@ -290,3 +290,14 @@ def test_a_call_that_only_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPat
             ingest_pb2_grpc.IngestStub(open_channel).Polls(pb.PollsRequest(), timeout=60) == pb.PollsReply()
         )
     server.stop(0)
+
+
+def test_commands_of_an_error_have_the_dataset_that_the_call_names(served: Served) -> None:
+    servicer, stub, _ = served
+    servicer.fault = Refused(reason="Blank", text="empty; `odf source set DATASET a=b` takes it")
+    with pytest.raises(Refused) as caught, calling("ingest"):
+        list(stub.Drain(pb.DrainRequest(ref="cities@tested"), timeout=5))
+    assert caught.value.text == "empty; `odf source set cities a=b` takes it"
+    with pytest.raises(Refused) as caught, calling("ingest"):
+        stub.Push(iter([]), timeout=5)
+    assert "DATASET" in caught.value.text  # such a call names none

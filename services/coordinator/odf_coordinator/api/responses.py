@@ -7,6 +7,7 @@ from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.plain_credentials import Credential, credentials_in, places_of
+from odf_common.errors import name_dataset
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.catalog.problems import Problem
@@ -38,7 +39,7 @@ def summary(
         system_time=time_message(state.system_time),
         push_topics=dict(handle.entry.push_topics),
         problem="" if problem is None else problem.text,
-        remedy="" if problem is None else problem.remedy,
+        remedy="" if problem is None else name_dataset(problem.remedy, handle.alias),
         since=None if problem is None else problem.since.ns,
         data_size=data_size,
         inputs=[str(input_) for input_ in handle.inputs()],
@@ -103,7 +104,7 @@ def unreadable_summary(dataset: Unreadable) -> wire.DatasetSummary:
         dataset_id=str(entry.dataset_id),
         push_topics=dict(entry.push_topics),
         problem=f"cannot be read: {dataset.why}",
-        remedy=dataset.remedy,
+        remedy=name_dataset(dataset.remedy, entry.alias),
         since=None if dataset.since is None else dataset.since.ns,
     )
 

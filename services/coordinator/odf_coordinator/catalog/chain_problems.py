@@ -11,12 +11,12 @@ from typing import Final
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import blocks_between, iterate, number_before
 from odf_common.dataset.plain_credentials import credentials_in, places_of
-from odf_common.errors import OdfError
+from odf_common.errors import OdfError, name_dataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import EngineNotAvailable, QueryFailed, name_dataset
+from odf_common.ports.engine import EngineNotAvailable, QueryFailed
 from odf_coordinator.catalog.problems import Problem, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 

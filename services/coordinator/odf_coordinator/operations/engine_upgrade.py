@@ -10,11 +10,18 @@ from typing import Final
 
 import structlog
 
-from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, OdfError, Unavailable, with_advice
+from odf_common.errors import (
+    HeadMoved,
+    InvalidInput,
+    InvalidQuery,
+    OdfError,
+    Unavailable,
+    name_dataset,
+    with_advice,
+)
 from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.steps import Strings
-from odf_common.ports.engine import name_dataset
 from odf_coordinator.catalog.chain_problems import reset_before_query
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import retry_on_conflict

@@ -9,10 +9,10 @@ from collections import deque
 
 import structlog
 
-from odf_common.errors import InvalidQuery, OdfError
+from odf_common.errors import InvalidQuery, OdfError, name_dataset
 from odf_common.metadata.events import DatasetVocabulary, SetDataSchema, SetTransform
 from odf_common.metadata.steps import ReadStep, Transform
-from odf_common.ports.engine import Engine, EngineNotAvailable, name_dataset
+from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_coordinator.catalog.chain_problems import query_remedy
 from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets

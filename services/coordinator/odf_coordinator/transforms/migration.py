@@ -15,11 +15,11 @@ from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import changes_nothing, next_event
 from odf_common.dataset.replay import migrate_request, request_files
-from odf_common.errors import InvalidInput, InvalidQuery, NotFound
+from odf_common.errors import InvalidInput, InvalidQuery, NotFound, name_dataset
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSchema, SetTransform
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.engine import Engine, name_dataset
+from odf_common.ports.engine import Engine
 from odf_common.ports.store import scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing

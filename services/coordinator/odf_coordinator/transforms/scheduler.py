@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, Unavailable
+from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, Unavailable, name_dataset
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import Backoff
@@ -26,7 +26,6 @@ from odf_common.ports.engine import (
     EngineSilent,
     QueryOutOfMemory,
     ResultsChanged,
-    name_dataset,
 )
 from odf_common.service.consumer.pools import ElasticLimit
 from odf_coordinator.catalog.chain_problems import query_remedy

@@ -15,7 +15,8 @@ from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.codec.times import time_of
-from odf_common.errors import InvalidInput, advice_while_retried
+from odf_common.errors import InvalidInput, advice_while_retried, name_dataset
+from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
@@ -154,7 +155,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 dataset_id=str(key.dataset),
                 source_name=key.source,
                 why=str(why),
-                advice=why.advice(),
+                advice=self._named(why.advice(), key.dataset),
                 since=self._owned.stuck_since(key),
             )
             for key, why in self._owned.stuck().items()
@@ -164,7 +165,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 dataset_id=str(view.dataset),
                 source_name=DEFAULT_SOURCE,
                 why=f"its polls fail: {view.error}",
-                advice="" if view.error is None else advice_while_retried(view.error),
+                advice=""
+                if view.error is None
+                else self._named(advice_while_retried(view.error), view.dataset),
                 since=None if view.since is None else view.since.ns,
             )
             for view in self._schedule.failing()
@@ -365,6 +368,11 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             late=_late(outcome.late),
             future=_future(outcome.late),
         )
+
+    def _named(self, text: str, dataset: DatasetId) -> str:
+        """Return a text with the dataset's name in its commands."""
+        entry = self._catalog.by_id(dataset)
+        return text if entry is None else name_dataset(text, entry.alias)
 
     def _entry(self, ref: str) -> CatalogEntry:
         return require_entry(self._catalog, ref)

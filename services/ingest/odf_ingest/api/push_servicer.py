@@ -9,7 +9,7 @@ import grpc
 from odf_common.adapters.local.faults import guarded
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message, time_of
-from odf_common.errors import NotFound
+from odf_common.errors import NotFound, name_dataset
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -70,7 +70,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         )
         stored = self.accepted.receipts.accept(entry.dataset_id, receipt, file)
         self.accepted.wake(entry.dataset_id)
-        return _message(stored)
+        return _message(stored, entry.alias)
 
     def Show(self, request: pb.ShowPushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return a receipt, waiting for its outcome if that is asked for."""
@@ -79,7 +79,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         receipt = self.accepted.await_settled(entry.dataset_id, request.receipt, seconds, context.is_active)
         if receipt is None:
             raise NotFound(what=f"receipt {request.receipt} of {entry.alias}")
-        return _message(receipt)
+        return _message(receipt, entry.alias)
 
     def Stream(
         self, request_iterator: Iterator[pb.StreamPart], context: grpc.ServicerContext
@@ -95,7 +95,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         return entry, source
 
 
-def _message(receipt: Receipt) -> pb.PushReceipt:
+def _message(receipt: Receipt, alias: str) -> pb.PushReceipt:
     return pb.PushReceipt(
         id=receipt.id,
         source_name=receipt.source,
@@ -107,6 +107,6 @@ def _message(receipt: Receipt) -> pb.PushReceipt:
         rejected=receipt.rejected,
         rejected_reason=receipt.rejected_reason,
         code=receipt.code,
-        text=receipt.text,
-        advice=receipt.advice,
+        text=name_dataset(receipt.text, alias),
+        advice=name_dataset(receipt.advice, alias),
     )

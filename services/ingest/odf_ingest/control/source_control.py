@@ -16,6 +16,7 @@ from odf_common.errors import (
     Refused,
     Unavailable,
     advice_while_retried,
+    name_dataset,
     with_advice,
 )
 from odf_common.hashing.multihash import Multihash
@@ -140,6 +141,7 @@ class SourceControl:
             for topic in read:
                 key = topic.key(entry.dataset_id)
                 why, advice = _why_stalled(stuck.get(key), topic.described)
+                why, advice = name_dataset(why, entry.alias), name_dataset(advice, entry.alias)
                 yield replace(
                     _view(state, source, topic, settings, self._owned.record(key)),
                     why=why,

@@ -51,6 +51,7 @@ from odf_common.errors import (
     Refused,
     Unavailable,
     VerificationFailed,
+    name_dataset,
 )
 
 log = structlog.stdlib.get_logger(__name__)
@@ -221,7 +222,7 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
         """Yield the request once it is admitted; the first part of a stream names its dataset."""
         admitted = _CallInFlight(request)
         with (
-            _translated(context, method),
+            _translated(context, method, admitted),
             self._noted(admitted, context, method),
             self._bulkheads.method(method),
         ):
@@ -284,12 +285,12 @@ _MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
 
 
 @contextmanager
-def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
+def _translated(context: grpc.ServicerContext, method: str, admitted: "_CallInFlight") -> Iterator[None]:
     try:
         with waiting_helps():
             yield
     except OdfError as error:
-        _abort(context, error)
+        _abort(context, error, ref_of(admitted.first))
     except Exception as error:
         # No status can be sent if the caller has gone or the servicer has aborted the call.
         if not context.is_active() or cast("Any", context).code() is not None:
@@ -298,11 +299,14 @@ def _translated(context: grpc.ServicerContext, method: str) -> Iterator[None]:
         context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__} in the service; see its log")
 
 
-def _abort(context: grpc.ServicerContext, error: OdfError) -> None:
+def _abort(context: grpc.ServicerContext, error: OdfError, ref: str = "") -> None:
+    """End a call with an error; `ref` is the dataset that the call names, for commands in the error."""
     code = _name_of(error)
+    name = "" if "," in ref else ref.partition("@")[0]
+    advice = name_dataset(error.advice(), name)
     # Metadata is ASCII unless its key ends in -bin.
-    context.set_trailing_metadata(((CODE_KEY, code), (ADVICE_KEY, error.advice().encode())))
-    context.abort(status_of(error), str(error)[:TEXT_LIMIT])
+    context.set_trailing_metadata(((CODE_KEY, code), (ADVICE_KEY, advice.encode())))
+    context.abort(status_of(error), name_dataset(str(error), name)[:TEXT_LIMIT])
 
 
 def _name_of(error: OdfError) -> str:
