@@ -161,6 +161,9 @@ FOLLOWED: Final = {
     "odf_ingest/poll/poll_errors.py FileReplaced.advice": (
         f"{SKIPPED}::test_a_replaced_file_is_accepted_as_read_and_its_new_lines_follow"
     ),
+    "odf_ingest/poll/poll_errors.py LastLineContinued.advice": (
+        f"{SKIPPED}::test_a_line_that_has_become_longer_is_kept_as_it_was_and_the_lines_after_it_follow"
+    ),
     "odf_ingest/poll/poll_errors.py NothingAtSource.advice": REFUSED,
     "odf_sync/repositories/smart_dataset.py NotPushable.advice": (
         "services/sync/tests/test_named_places.py::test_a_url_that_cannot_be_pushed_to_names_the_one_that_can"

@@ -85,6 +85,23 @@ class FileReplaced(Refused):
     dataset: str
 
 
+class LastLineContinued(Refused):
+    """The last line of a file was read as complete, and has become longer: a Ledger keeps its first record."""
+
+    MESSAGE = (
+        "{what}: the line that was its last one, without a newline, has become longer since it was read; "
+        "its record was committed with the part that was there, and a Ledger does not replace it"
+    )
+    ADVICE = (
+        "go back to the block before it, which `odf log {dataset}` shows, with `odf reset {dataset} BLOCK`, and "
+        "pull again; or keep the record by `odf source skip {dataset}`: the next change of the file brings its new lines"
+    )
+
+    text: str = ""
+    what: str
+    dataset: str
+
+
 class SourceRedefined(Conflict):
     """The polling source was defined again while it was polled; pull again."""
 

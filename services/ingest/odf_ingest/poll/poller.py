@@ -28,6 +28,7 @@ from odf_common.metadata.fetching import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
+    MergeStrategyLedger,
     ReadStepCsv,
     ReadStepNdGeoJson,
     ReadStepNdJson,
@@ -280,6 +281,7 @@ class Poller:
             position=position_of(state, kept.read_files),
             last=last_content(state, read, step),
             is_append=is_append,
+            is_ledger=isinstance(defined.merge, MergeStrategyLedger),
             is_reread=not is_append and not is_cached,
             is_continued=is_append and not is_cached,
             lines=_lines(defined),

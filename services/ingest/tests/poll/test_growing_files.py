@@ -17,7 +17,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 from odf_ingest.poll.fetch import growing_file
-from odf_ingest.poll.poll_errors import FileReplaced, SourceUnreachable
+from odf_ingest.poll.poll_errors import FileReplaced, LastLineContinued, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
 
 DDL = ("id BIGINT NOT NULL", "v BIGINT")
@@ -146,6 +146,18 @@ def test_a_file_that_changed_otherwise_is_named_and_stops_no_other(
             poll(bench)
         assert "into a new one" in caught.value.advice()
     assert bench.values("id") == [(1,), (2,), (3,)]
+
+
+def test_a_ledger_names_a_last_line_that_has_become_longer(make_polled: Any, poll: Any, log: Log) -> None:
+    bench = make_polled(glob(log), LEDGER, read=FORMATS["csv"][0])
+    log.put(b"1,2000\n2,20")
+    poll(bench)
+    log.add(b"00\n3,2000\n")
+    for _ in range(2):
+        with pytest.raises(LastLineContinued, match=r"^a\.log: .* has become longer"):
+            poll(bench)
+    log.put(b"1,2000\n2,20\n3,2000\n")
+    assert poll(bench) == PollSummary(blocks=1, records=1), "the line has ended as it was read"
 
 
 def test_a_file_that_is_no_lines_is_named_as_well(make_polled: Any, poll: Any, log: Log) -> None:

@@ -18,7 +18,7 @@ from odf_common.metadata.steps import (
     ReadStepCsv,
     ReadStepNdJson,
 )
-from odf_ingest.poll.poll_errors import FileRefused, FileReplaced, SourceUnreachable
+from odf_ingest.poll.poll_errors import FileRefused, FileReplaced, LastLineContinued, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
 
 NOTHING = PollSummary()
@@ -119,6 +119,22 @@ def test_a_replaced_file_is_accepted_as_read_and_its_new_lines_follow(
     put(tmp_path, a="id\n100\n200\n300\n")
     assert poll(bench).records == 1
     assert bench.values("id") == [(1,), (300,)]
+
+
+def test_a_line_that_has_become_longer_is_kept_as_it_was_and_the_lines_after_it_follow(
+    make_polled: Any, poll: Any, make_poller: Any, tmp_path: Path
+) -> None:
+    bench = make_polled(glob(tmp_path), LEDGER, read=CSV)
+    put(tmp_path, a="id\n1\n2")
+    poll(bench)
+    put(tmp_path, a="id\n1\n22\n")
+    with pytest.raises(LastLineContinued) as caught:
+        poll(bench)
+    assert f"`odf source skip {bench.dataset}`" in caught.value.advice()
+    assert skip(bench, make_poller(bench)).skipped.startswith("a.csv: the line that was its last one")
+    put(tmp_path, a="id\n1\n22\n3\n")
+    assert poll(bench).records == 2
+    assert bench.values("id") == [(1,), (2,), (22,), (3,)]
 
 
 def test_nothing_is_skipped_if_nothing_is_refused(make_polled: Any, make_poller: Any, tmp_path: Path) -> None:

@@ -71,6 +71,8 @@ class Context:
     """The validator of what was read last from this URL or image."""
     is_append: bool
     """Whether the merge strategy is Append, under which records that are read twice are doubled."""
+    is_ledger: bool
+    """Whether the merge strategy is Ledger, under which the first record of a key stays."""
     is_reread: bool
     """Whether a changed file of a glob is read again."""
     is_continued: bool

@@ -21,6 +21,7 @@ from odf_common.metadata.fetching import FetchStepFilesGlob, SourceOrdering
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, fetch
 from odf_ingest.poll.fetch.growing_file import (
+    continues_last_line,
     has_new_lines,
     is_complete,
     keep_new_lines,
@@ -28,7 +29,7 @@ from odf_ingest.poll.fetch.growing_file import (
     without_last_line,
 )
 from odf_ingest.poll.fetch.local_file import copy_file
-from odf_ingest.poll.poll_errors import FileReplaced, NothingAtSource
+from odf_ingest.poll.poll_errors import FileReplaced, LastLineContinued, NothingAtSource
 from odf_ingest.poll.polled_position import PollPosition, ReadFile
 
 log = structlog.stdlib.get_logger(__name__)
@@ -48,7 +49,7 @@ class _Match:
 
 @fetch.register
 def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedFile]:
-    """Iterate over the new files that match now; the fault `FileReplaced` is that of a changed one."""
+    """Iterate over the new files that match now; a changed one may have a fault."""
     found = list(_matches(step, context))
     new = [file for file in found if _may_be_new(file, context)]
     gone = _missing_files(found, context) if new and context.is_append else []
@@ -76,6 +77,10 @@ def _fetch_match(match: _Match, copy: Path, context: Context, gone: list[ReadFil
     continued = renamed or (previous if context.is_continued else None)
     if continued is not None and not (context.lines and has_new_lines(copy, continued)):
         return replace(_file(match, copy, read), fault=FileReplaced(what=match.name, dataset=context.name))
+    if context.is_ledger and context.lines and previous is not None and continues_last_line(copy, previous):
+        return replace(
+            _file(match, copy, read), fault=LastLineContinued(what=match.name, dataset=context.name)
+        )
     if not read.size and not context.takes_whole_batches:
         return None  # it has just been created, or a program has left it so: no format has records in it
     if not is_complete(match.path, status, copy, context, match.name):

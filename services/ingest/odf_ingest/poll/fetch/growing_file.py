@@ -63,6 +63,17 @@ def has_new_lines(copy: Path, previous: ReadFile) -> bool:
         return not previous.size or NEWLINE in file.read(2)
 
 
+def continues_last_line(copy: Path, previous: ReadFile) -> bool:
+    """Return whether a copy begins with what was read before, whose last line had no newline and has become longer."""
+    if not 0 < previous.size < copy.stat().st_size:
+        return False
+    with copy.open("rb") as file:
+        file.seek(previous.size - 1)
+        if NEWLINE in file.read(2):
+            return False
+    return prefix_digests(copy, (previous.size,))[previous.size] == previous.digest
+
+
 def prefix_digests(file: Path, sizes: Iterable[int]) -> Mapping[int, str]:
     """Return the hashes of the first bytes of a file, by their number; those of more bytes than it has are left out."""
     digests, digest, done = {}, hashlib.sha3_256(), 0
