@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, Self, dataclass_transform
 
-_COMMAND: Final = re.compile(r"`odf [^`]*`")
+_COMMAND: Final = re.compile(r"`odf\s[^`]*`")
 SIMILARITY: Final = 0.5  # difflib's ratio from which on a name may be what was meant
 # Of an `OSError` that says nothing about the file: the disk or the process lacks something now.
 TRANSIENT_ERRNOS: Final = frozenset(

@@ -94,7 +94,7 @@ class LastLineContinued(Refused):
     )
     ADVICE = (
         "go back to the block before it, which `odf log {dataset}` shows, with `odf reset {dataset} BLOCK`, and "
-        "pull again; or keep the record by `odf source skip {dataset}`: the next change of the file brings its new lines"
+        "pull again; or keep the record by `odf source skip {dataset}`: the next change of the file brings new lines"
     )
 
     text: str = ""
