@@ -29,6 +29,7 @@ MAX_RESPONSE_BYTES: Final = 4 * 1024 * 1024
 MAX_REFERENCES: Final = 64  # schemas that one schema refers to, directly or not
 OK, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 200, 401, 403, 404
 UNKNOWN: Final = frozenset({40401, 40402, 40403})  # the registry's codes: no such subject, version or schema
+UNTRUSTED: Final = "its certificate is not trusted here: set schemaRegistryCa to the file of its authority"
 CONNECTION: Final = re.compile(r"^(?:<[^>]*>|HTTPS?Connection(?:Pool)?\([^)]*\)): ")
 ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 GUIDS: Final = "schemas/guids/"
@@ -183,4 +184,5 @@ def _text(answer: Mapping[str, object]) -> str:
 
 def _reason(error: HTTPError) -> str:
     """Return why a request failed, without the connection's representation that urllib3 puts in front of it."""
-    return CONNECTION.sub("", str(error))
+    reason = CONNECTION.sub("", str(error))
+    return f"{UNTRUSTED} ({reason})" if "CERTIFICATE_VERIFY_FAILED" in reason else reason
