@@ -180,3 +180,9 @@ def test_a_search_without_time_left_names_a_range(derive: Make) -> None:
     assert len(runs) <= 4
     late = locate_failure(error, request.query_inputs, inputs, State(), attempt, seconds=0)
     assert late.text == "all\nIt fails on a record of flights between the offsets 0 and 7"
+
+
+def test_a_value_out_of_range_advises_no_setting_of_spark(derive: Make) -> None:
+    query = "SELECT time_hour AS event_time, CAST(flight AS DECIMAL(2,1)) AS x FROM flights"
+    text = str(failure_of(derive(sql(query), flights=[Block(rows=flights(1, 100))])))
+    assert "100 cannot be represented as Decimal(2, 1). SQLSTATE: 22003" in text
