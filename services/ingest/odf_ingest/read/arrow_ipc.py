@@ -23,6 +23,7 @@ from odf_ingest.read.format import infer_records, read_records
 from odf_ingest.read.types.kinds import UUID
 from odf_ingest.read.types.known_columns import continued
 from odf_ingest.read.whole_table import (
+    DECODING,
     PLAIN_LAYOUTS,
     decode_schema,
     decode_table,
@@ -44,15 +45,19 @@ class ReadArrowIpc(ReadStepParquet):
 def _decode(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Table:
     table = _read(source)
     require_storable(table.schema)
-    require_bounded(sum(expanded_bytes(chunk) for column in table.columns for chunk in column.chunks))
-    return _decoded(table)
+    size = sum(expanded_bytes(chunk) for column in table.columns for chunk in column.chunks)
+    require_bounded(size)
+    with DECODING.admit(size):
+        return _decoded(table)
 
 
 def _read(source: pa.NativeFile) -> pa.Table:
     stream = stream_of(source)
     try:
-        require_bounded(decompressed_bytes(stream))
-        table = pa.ipc.open_stream(stream).read_all().replace_schema_metadata(None)
+        size = decompressed_bytes(stream)
+        require_bounded(size)
+        with DECODING.admit(size):
+            table = pa.ipc.open_stream(stream).read_all().replace_schema_metadata(None)
         table.validate(full=True)  # offsets that leave their buffer would crash a reader
         return table
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -8,7 +8,13 @@ import pyarrow.parquet as pq
 from odf_common.data.decoded_size import parquet_text_bytes
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
-from odf_ingest.read.whole_table import MAX_DECODED_BYTES, decode_schema, decode_table, require_bounded
+from odf_ingest.read.whole_table import (
+    DECODING,
+    MAX_DECODED_BYTES,
+    decode_schema,
+    decode_table,
+    require_bounded,
+)
 
 _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value; of the others 8 or more
 
@@ -17,9 +23,12 @@ _WIDTHS: Final = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4}  # bytes of a value;
 def _decode(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
     try:
         with pq.ParquetFile(source) as file:
-            require_bounded(_claimed_bytes(file.metadata))
-            require_bounded(parquet_text_bytes(source, MAX_DECODED_BYTES))
-            table = file.read().replace_schema_metadata(None)
+            claimed = _claimed_bytes(file.metadata)
+            require_bounded(claimed)
+            size = max(claimed, parquet_text_bytes(source, MAX_DECODED_BYTES))
+            require_bounded(size)
+            with DECODING.admit(int(size)):
+                table = file.read().replace_schema_metadata(None)
         table.validate(full=True)
         return table
     except (pa.ArrowException, OSError, ValueError) as error:

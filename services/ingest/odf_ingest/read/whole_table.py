@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.adapters.memory import max_decoded_bytes
+from odf_common.adapters.memory import DecodeBudget, max_decoded_bytes
 from odf_common.data.decoded_size import row_width
 from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
@@ -32,6 +32,8 @@ PLAIN_LAYOUTS: Final[Mapping[pa.DataType, pa.DataType]] = {
     pa.binary_view(): pa.large_binary(),
 }
 MAX_DECODED_BYTES: Final = max_decoded_bytes(4 << 30)  # of one file or message
+# Pushes of many datasets are read at the same time: all tables of this process, with those not yet committed.
+DECODING: Final = DecodeBudget(4 * MAX_DECODED_BYTES)
 _DECIMAL: Final = re.compile(r"DECIMAL\((?:39|[4-9]\d), (\d+)\)")
 _FORMATS: Final = TimeFormats(strings=ValueKind.TEXT)
 

@@ -2,12 +2,16 @@ import contextlib
 import io
 from collections.abc import Callable
 from decimal import Decimal
+from types import ModuleType
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from odf_common.adapters.memory import DecodeBudget, MemoryInUse
 from odf_common.errors import InvalidInput
-from odf_ingest.read import infer_batch, read_batch
+from odf_common.metadata.steps import ReadStepParquet
+from odf_ingest.read import arrow_ipc, infer_batch, parquet, read_batch
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 
 Encode = Callable[..., bytes]
@@ -188,3 +192,18 @@ def test_a_cut_or_damaged_stream_never_crashes_the_reader() -> None:
         for raw in (whole[:length], bytes(damaged)):
             with contextlib.suppress(InvalidInput):
                 read_batch(ReadArrowIpc(), raw, None)
+
+
+@pytest.mark.parametrize(("module", "step"), [(parquet, ReadStepParquet()), (arrow_ipc, ReadArrowIpc())])
+def test_a_table_waits_while_others_take_the_memory(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: ReadStepParquet
+) -> None:
+    table, sink = pa.table({"a": range(1000)}), io.BytesIO()
+    pq.write_table(table, sink)
+    raw = sink.getvalue() if module is parquet else stream_of(table, "lz4")
+    taken = pa.allocate_buffer(10_000)
+    monkeypatch.setattr(module, "DECODING", DecodeBudget(pa.total_allocated_bytes() + 4000, wait=0))
+    with pytest.raises(MemoryInUse):
+        read_batch(step, raw, None)
+    del taken
+    assert len(read_batch(step, raw, None)) == 1000
