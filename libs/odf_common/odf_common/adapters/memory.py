@@ -15,8 +15,8 @@ from odf_common.errors import Unavailable
 
 _LIMIT: Final = Path("/sys/fs/cgroup/memory.max")  # of a container
 _SHARE: Final = 8  # one part of the memory in so many: tables are copied, and more than one is read at a time
-WAIT_SECONDS: Final = 10.0  # of a table, for others to be committed
-LOOK_SECONDS: Final = 0.1
+_WAIT_SECONDS: Final = 10.0  # of a table, for others to be committed
+_LOOK_SECONDS: Final = 0.1
 
 
 def max_decoded_bytes(most: int, limit: Path = _LIMIT) -> int:
@@ -44,7 +44,7 @@ class DecodeBudget:
     A table counts with its announced size while it is decoded, and as Arrow's memory until it is released.
     """
 
-    def __init__(self, most: int, *, wait: float = WAIT_SECONDS) -> None:
+    def __init__(self, most: int, *, wait: float = _WAIT_SECONDS) -> None:
         """Admit tables of up to `most` bytes together; one waits up to `wait` seconds for the others."""
         self._most = most
         self._wait = wait
@@ -58,7 +58,7 @@ class DecodeBudget:
         while not self._is_admitted(size):
             if time.monotonic() > until:
                 raise MemoryInUse(what=f"{size / 1024**2:,.0f} MiB")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(_LOOK_SECONDS)
         try:
             yield
         finally:

@@ -147,12 +147,11 @@ def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Sch
     require_distinct([name for name in table.column_names if name in schema.names])
     missing = [column for column in schema if column.name not in table.column_names]
     for column in missing:
-        if not column.nullable or len(missing) == len(schema):
-            lower = column.name.lower()
-            others = (
-                f"; it has {name}: case matters" for name in table.column_names if name.lower() == lower
-            )
-            raise InvalidInput(where=f"column {column.name}", text=f"is missing{next(others, '')}")
+        lower = column.name.lower()
+        other = next((name for name in table.column_names if name.lower() == lower), None)
+        if other is not None or not column.nullable or len(missing) == len(schema):
+            which = "" if other is None else f"; it has {other}: case matters"
+            raise InvalidInput(where=f"column {column.name}", text=f"is missing{which}")
         table = table.append_column(column, pa.nulls(len(table), column.type))
     return table.select(schema.names), schema
 

@@ -285,9 +285,7 @@ def test_a_table_is_refused_with_its_first_bad_row(pushing: Any, columns: Any, m
 def test_a_key_in_another_case_is_named(pushing: Any) -> None:
     read = ReadStepParquet(ddl_schema=("id BIGINT", "day STRING"))
     made = pushing(read=read, merge=MergeStrategyLedger(primary_key=("id",)))
-    with pytest.raises(
-        InvalidInput, match=r"^row 1: column id: null is not allowed; .*; it has ID: case matters"
-    ):
+    with pytest.raises(InvalidInput, match=r"^column id: is missing; it has ID: case matters"):
         made.push(parquet(ID=[1], day=["x"]))
 
 
