@@ -175,7 +175,7 @@ def test_columns_that_a_file_of_many_rows_lacks_are_not_filled_before_they_are_c
 def test_a_column_in_another_case_is_named_instead_of_read_as_nulls() -> None:
     file = file_of(pa.table({"id": [1], "Value": [2], "other": [3]}))
     wanted = pa.schema([("id", pa.int64()), ("value", pa.int64())])
-    with pytest.raises(InvalidInput, match="^column value: is missing; it has Value: case matters$"):
+    with pytest.raises(InvalidInput, match=r"^column value: is missing; it has Value: case matters$"):
         read_batch(ReadStepParquet(), file, wanted)
     absent = pa.schema([("id", pa.int64()), ("price", pa.int64())])
     assert read_batch(ReadStepParquet(), file, absent).to_pylist() == [{"id": 1, "price": None}]
