@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +30,6 @@ def _memory(limit: Path) -> int:
     return memory
 
 
-@dataclass(eq=False, kw_only=True)
 class MemoryInUse(Unavailable):
     """Other data is being read, and takes the memory that a table needs; it is read later."""
 
