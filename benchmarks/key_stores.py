@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from rows import Row, held_against
 
-from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.indexes import KeyIndex
 from odf_ingest.history.run_store import RunStore
 
 BATCH: Final = 1_000

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.indexes import CurrentRows
 from odf_ingest.history.keys import key_array
 
 APPEND, RETRACT, FROM, TO = range(4)

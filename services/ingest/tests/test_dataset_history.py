@@ -73,7 +73,7 @@ def test_what_the_indexes_need_of_a_written_slice_is_kept_and_no_more(
     files: Files, merges: tuple[MergeStrategy, ...], columns: tuple[str, ...] | None, *, is_kept: bool
 ) -> None:
     history = with_indexes(files, *merges)
-    history.written(NAME, SliceRecords(records=RECORDS))
+    history.cache_slice(NAME, SliceRecords(records=RECORDS))
     found = columns_read(history, NAME, columns=columns)
     assert {name: found[name] for name in columns or RECORDS.column_names} == {
         name: RECORDS[name].to_pylist() for name in columns or RECORDS.column_names
@@ -84,6 +84,6 @@ def test_what_the_indexes_need_of_a_written_slice_is_kept_and_no_more(
 @pytest.mark.parametrize("names", [(OTHER,), (NAME, OTHER)], ids=["another", "more"])
 def test_a_written_slice_is_not_used_for_another(files: Files, names: tuple[Multihash, ...]) -> None:
     history = with_indexes(files, SNAPSHOT)
-    history.written(NAME, SliceRecords(records=RECORDS.slice(1)))
+    history.cache_slice(NAME, SliceRecords(records=RECORDS.slice(1)))
     assert columns_read(history, *names, columns=("id",)) == {"id": [1, 2] * len(names)}
     assert files.read == list(names)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.indexes import KeyIndex
 from odf_ingest.history.keys import key_array, key_order, with_keys
 
 TRICKY = ["", "\0", "a", "a\0", "a\0\0", "ab", "a" * 64, "a" * 65, "a" * 66, "ä", "\1", "a\1"]

@@ -138,7 +138,7 @@ class BatchCommitter:
             batch.before_proposal()
             if self._is_committed(draft, current):
                 if draft.slice is not None:
-                    history.written(*draft.slice)
+                    history.cache_slice(*draft.slice)
                 return Outcome(state=draft.after, count=draft.count, is_new=True, late=draft.late)
 
     def _merged(

@@ -33,20 +33,20 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_ingest.history.align_columns import without_dictionaries
-from odf_ingest.history.current_rows import CurrentRows
+from odf_ingest.history.indexes import CurrentRows, KeyIndex
 from odf_ingest.history.kept_index import (
     BuildProgress,
     IndexBehind,
+    IndexDefinition,
     IsWanted,
     KeptIndex,
-    Kind,
-    Since,
+    MissingSlices,
     Slice,
     SliceRecords,
 )
-from odf_ingest.history.key_index import KeyIndex
 from odf_ingest.history.keys import Keys, key_array, with_keys
-from odf_ingest.history.run_store import RunStore
+from odf_ingest.history.run_file import RunLimits
+from odf_ingest.history.run_store import DEFAULT_LIMITS, RunStore
 
 RECORDS_PER_UPDATE: Final = 1 << 17  # records per update while many slices are read
 
@@ -72,10 +72,17 @@ class _CachedSlice:
 
 
 class DatasetHistory:
-    """The content of one dataset; thread-safe. Port `Chain` of its indexes."""
+    """The content of one dataset; thread-safe. Port `SliceSource` of its indexes."""
 
-    def __init__(self, read_block: ReadBlock, slice_path: SlicePath, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        read_block: ReadBlock,
+        slice_path: SlicePath,
+        folder: Path | None = None,
+        limits: RunLimits = DEFAULT_LIMITS,
+    ) -> None:
         """Keep indexes in `folder`; None: in memory. Blocks and slices are read on demand."""
+        self._limits = limits
         self._read_block = read_block
         self._slice_path = slice_path
         self._folder = folder
@@ -88,7 +95,7 @@ class DatasetHistory:
         """Return the dataset's content at a state of its chain."""
         return HistoryAt(self, state)
 
-    def written(self, name: Multihash, written: SliceRecords) -> None:
+    def cache_slice(self, name: Multihash, written: SliceRecords) -> None:
         """Cache the part of a just written slice that the next batch needs."""
         with self._mutex:
             has_rows, keys = bool(self._rows), list(self._keys)
@@ -161,8 +168,8 @@ class DatasetHistory:
 
         with self._mutex:
             if key not in self._keys:
-                kind = Kind(name="keys", columns=key, begin=KeyIndex, add=add)
-                self._keys[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
+                definition = IndexDefinition(name="keys", columns=key, begin=KeyIndex, add=add)
+                self._keys[key] = KeptIndex(definition, self._store(definition.name, key, state), self)
             return self._keys[key]
 
     def _row_index(self, key: Strings, state: ChainState) -> KeptIndex[CurrentRows]:
@@ -174,15 +181,15 @@ class DatasetHistory:
 
         with self._mutex:
             if key not in self._rows:
-                kind = Kind(name="rows", columns=None, begin=begin, add=add)
-                self._rows[key] = KeptIndex(kind, self._store(kind.name, key, state), self)
+                definition = IndexDefinition(name="rows", columns=None, begin=begin, add=add)
+                self._rows[key] = KeptIndex(definition, self._store(definition.name, key, state), self)
             return self._rows[key]
 
     def _store(self, name: str, key: Strings, state: ChainState) -> RunStore:
         if self._folder is None:
             return RunStore()
         self._remove_unused(self._folder, state)
-        return RunStore(self._folder / f"{name}-{_digest(key)}", name, key)
+        return RunStore(self._folder / f"{name}-{_digest(key)}", name, key, self._limits)
 
     @staticmethod
     def _remove_unused(folder: Path, state: ChainState) -> None:
@@ -195,22 +202,22 @@ class DatasetHistory:
             if file.name.rpartition("-")[2] not in used:
                 shutil.rmtree(file, ignore_errors=True)
 
-    def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> Since | None:
-        """Return the way to `head` from the latest of `blocks`, None if that is longer than `most` blocks."""
+    def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> MissingSlices | None:
+        """Return the slices from the latest of `blocks` to `head`; None if that is more than `most` blocks ago."""
         slices: list[Slice] = []
         count = 0
         if str(head) in blocks:
-            return Since(str(head), slices, count)
+            return MissingSlices(str(head), slices, count)
         for name, decoded, _ in iterate(self._read_block, head):
             if str(name) in blocks:
-                return Since(str(name), slices[::-1], count)
+                return MissingSlices(str(name), slices[::-1], count)
             count += 1
             if most is not None and count > most:
                 return None
             event = decoded.block.event
             if isinstance(event, DataEvent) and event.new_data is not None:
                 slices.append(Slice(str(name), event.new_data.physical_hash))
-        return Since(None, slices[::-1], count)
+        return MissingSlices(None, slices[::-1], count)
 
     def read(
         self, slices: Sequence[Slice], columns: Strings | None
@@ -228,7 +235,7 @@ class DatasetHistory:
             )
             rows += len(tables[-1])
             if rows >= RECORDS_PER_UPDATE or done == len(slices):
-                yield done, slice_.block, _joined(tables)
+                yield done, slice_.block, _join_tables(tables)
                 tables, rows = [], 0
 
 
@@ -258,6 +265,6 @@ def _without_numbers(records: pa.Table, vocab: DatasetVocabulary) -> pa.Table:
     return records.select([name for name in records.column_names if name not in dropped])
 
 
-def _joined(tables: list[pa.Table]) -> SliceRecords:
+def _join_tables(tables: list[pa.Table]) -> SliceRecords:
     records = tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="permissive")
     return SliceRecords(records=records.combine_chunks())

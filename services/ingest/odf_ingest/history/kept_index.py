@@ -8,7 +8,7 @@ upon which it is caught up again before the next attempt.
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -19,10 +19,8 @@ from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import Strings
-from odf_ingest.history.current_rows import CurrentRows
-from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.indexes import CurrentRows, KeyIndex
 from odf_ingest.history.keys import Keys
-from odf_ingest.history.run_file import RunDamaged
 from odf_ingest.history.run_store import RunStore
 
 log = structlog.stdlib.get_logger(__name__)
@@ -57,19 +55,19 @@ class Slice(NamedTuple):
     name: Multihash
 
 
-class Since(NamedTuple):
-    """The way from a block to a head: the block, None if there is none; the slices after it, and how many blocks."""
+class MissingSlices(NamedTuple):
+    """What an index lacks: the block it has reached (None: it is empty), the slices after it, the number of blocks."""
 
     block: str | None
     slices: Sequence[Slice]
     blocks: int
 
 
-class Chain(Protocol):
+class SliceSource(Protocol):
     """The slices of a dataset's chain."""
 
-    def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> Since | None:
-        """Return the way from the latest of `blocks`; None if it is longer than `most` blocks."""
+    def since(self, head: Multihash, blocks: Collection[str], most: int | None) -> MissingSlices | None:
+        """Return the slices after the latest of `blocks`; None if it is more than `most` blocks ago."""
 
     def read(
         self, slices: Sequence[Slice], columns: Strings | None
@@ -87,7 +85,7 @@ class BuildProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[Index]):
+class IndexDefinition(Generic[Index]):
     """How an index is built: its name, its columns (None: all), and how records up to a block are added."""
 
     name: str
@@ -99,13 +97,13 @@ class Kind(Generic[Index]):
 class KeptIndex(Generic[Index]):
     """An index; thread-safe."""
 
-    def __init__(self, kind: Kind[Index], store: RunStore, chain: Chain) -> None:
+    def __init__(self, definition: IndexDefinition[Index], store: RunStore, chain: SliceSource) -> None:
         """Continue with the runs of `store`, which are caught up from the slices of `chain`."""
-        self._kind = kind
-        self._index = kind.begin(store)
+        self._definition = definition
+        self._index = definition.begin(store)
         self._chain = chain
         self._lock = threading.Lock()
-        self._is_ready = False  # caught up by this process, and not found damaged since
+        self._is_ready = False  # caught up by this process
         self.building: BuildProgress | None = None
 
     def catch_up(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
@@ -116,8 +114,10 @@ class KeptIndex(Generic[Index]):
                 self._index.store.load()
                 # The state is read under the lock, so the index is never cut back to an earlier one.
                 state = current()
-                while not self._is_extended(state, is_wanted):
-                    pass
+                missing = self._chain.since(state.head, self._index.store.heads, None)
+                assert missing is not None
+                with _building if len(missing.slices) > FEW_SLICES else nullcontext():
+                    self._is_ready = self._extend(state, missing, is_wanted)
         finally:
             self.building = None
 
@@ -126,71 +126,45 @@ class KeptIndex(Generic[Index]):
         if not self._lock.acquire(timeout=BUSY_SECONDS):
             raise IndexBehind
         try:
-            self._extend(state, self._short_way(state), lambda: True)
+            self._extend(state, self._few_missing(state), lambda: True)
             return use(self._index)
-        except RunDamaged as error:
-            self._drop(state, error)
-            raise IndexBehind from error
         finally:
             self._lock.release()
 
-    def _short_way(self, state: ChainState) -> Since:
-        """Return the way from the index to the state; raises `IndexBehind` unless it is only a few blocks ahead."""
+    def _few_missing(self, state: ChainState) -> MissingSlices:
+        """Return what the index lacks at the state; raises `IndexBehind` unless these are only a few blocks."""
         store = self._index.store
         store.load()
-        way = self._chain.since(state.head, store.heads, MAX_BLOCKS_IN_COMMIT) if self._is_ready else None
-        if way is None or way.block not in store.heads[:1]:
+        missing = self._chain.since(state.head, store.heads, MAX_BLOCKS_IN_COMMIT) if self._is_ready else None
+        if missing is None or missing.block not in store.heads[:1]:
             log.debug(
                 "index is behind",
                 dataset_id=str(state.dataset_id),
-                index=self._kind.name,
+                index=self._definition.name,
                 is_ready=self._is_ready,
             )
             raise IndexBehind
-        return way
+        return missing
 
-    def _is_extended(self, state: ChainState, is_wanted: IsWanted) -> bool:
-        """Return whether there is nothing more to do; damaged runs are dropped, and come from the slices again."""
-        way = self._chain.since(state.head, self._index.store.heads, None)
-        assert way is not None
-        try:
-            with self._turn(way):
-                self._is_ready = self._extend(state, way, is_wanted)
-        except RunDamaged as error:
-            self._drop(state, error)
-            return False
-        return True
-
-    @staticmethod
-    def _turn(way: Since) -> AbstractContextManager[object]:
-        return _building if len(way.slices) > FEW_SLICES else nullcontext()
-
-    def _extend(self, state: ChainState, way: Since, is_wanted: IsWanted) -> bool:
-        """Add the slices of `way`; return whether all were added."""
-        store, total = self._index.store, len(way.slices)
+    def _extend(self, state: ChainState, missing: MissingSlices, is_wanted: IsWanted) -> bool:
+        """Add the slices of `missing`; return whether all were added."""
+        store, total = self._index.store, len(missing.slices)
         if total > FEW_SLICES:
             log.info("building an index for merging", dataset_id=str(state.dataset_id), slices=total)
-        store.cut(way.block)
-        self._note(0, total)
-        for done, end, records in self._chain.read(way.slices, self._kind.columns):
-            self._kind.add(self._index, records, end, state.vocabulary)
-            self._note(done, total)
+        store.cut(missing.block)
+        self._report(0, total)
+        for done, end, records in self._chain.read(missing.slices, self._definition.columns):
+            self._definition.add(self._index, records, end, state.vocabulary)
+            self._report(done, total)
             if done < total and not is_wanted():
                 return False
-        store.reach(str(state.head), way.blocks)
+        store.reach(str(state.head), missing.blocks)
         if total:
-            log.debug("index extended", dataset_id=str(state.dataset_id), index=self._kind.name, slices=total)
+            log.debug(
+                "index extended", dataset_id=str(state.dataset_id), index=self._definition.name, slices=total
+            )
         return True
 
-    def _note(self, done: int, total: int) -> None:
+    def _report(self, done: int, total: int) -> None:
         if self.building is not None:
             self.building = BuildProgress(since=self.building.since, done=done, total=total)
-
-    def _drop(self, state: ChainState, error: RunDamaged) -> None:
-        log.warning(
-            "a kept index is damaged, and comes from the slices again",
-            dataset_id=str(state.dataset_id),
-            why=str(error),
-        )
-        self._is_ready = False
-        self._index.store.drop(error.run)

@@ -2,52 +2,51 @@
 
 The manifest is replaced as a whole, so a kill leaves the old list of runs or the new one. Only who holds the lock
 writes, and only if the manifest is still the one that it knows; readers need no lock, since runs never change. Nothing
-here has to be durable: what is lost in a power cut is found by its checksum and comes from the slices again. Long runs
-are synced nevertheless.
+here has to be durable: what is damaged or lost in a power cut is found by its checksum, which is verified when a run is
+opened, and comes from the slices again. Long runs are synced nevertheless.
 """
 
 import contextlib
 import fcntl
 import json
-import mmap
 import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pyarrow as pa
 import structlog
 
-from odf_ingest.history.run_file import Run, RunDamaged
+from odf_ingest.history.run_file import Run, RunLayout, RunLimits
 
 log = structlog.stdlib.get_logger(__name__)
 
 MANIFEST: Final = "runs.json"
 LOCK: Final = "lock"
 SUFFIX: Final = ".run"
-MAPPED_FROM_BYTES: Final = 1 << 18  # longer runs are mapped, not read into memory
-SYNCED_FROM_BYTES: Final = 1 << 24  # longer runs would take long to rebuild after a power cut
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """A run, the block up to which it reaches, and its file; None: it is in memory only."""
+    """A run, the block up to which it reaches, and its file with its CRC-32; None: it is in memory only."""
 
     run: Run
     head: str
     file: str | None = None
+    checksum: int = 0
 
 
 class RunFolder:
     """The files of one index."""
 
-    def __init__(self, folder: Path, identity: Mapping[str, object]) -> None:
+    def __init__(self, folder: Path, identity: Mapping[str, object], limits: RunLimits) -> None:
         """Use `folder`, created when needed; runs of another `identity` are left out."""
         self._folder = folder
+        self._limits = limits
         self._identity = dict(identity)
 
     @property
@@ -67,14 +66,17 @@ class RunFolder:
         """Return the runs, as many as are readable, and the block up to which all of them reach. Raises `OSError`."""
         runs: list[HeldRun] = []
         try:
-            manifest = _unsealed((self._folder / MANIFEST).read_bytes())
+            manifest = _unseal((self._folder / MANIFEST).read_bytes())
             if manifest["identity"] != self._identity:
                 return [], None
             for entry in manifest["runs"]:
-                run = self._open(entry["file"], entry["size"])
-                runs.append(HeldRun(run, entry["head"], entry["file"]))
+                content = self._content(self._folder / entry["file"])
+                if zlib.crc32(content) != entry["checksum"]:
+                    raise ValueError(f"the checksum of {entry['file']} is wrong")
+                run = Run(content, RunLayout(**entry["layout"]))
+                runs.append(HeldRun(run, entry["head"], entry["file"], entry["checksum"]))
             head = manifest["head"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError, RunDamaged) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             log.warning(
                 "a kept index is damaged, and comes from the slices again", index=self.name, why=str(error)
             )
@@ -82,7 +84,7 @@ class RunFolder:
         return runs, None if head is None else str(head)
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[bool]:
+    def try_lock(self) -> Iterator[bool]:
         """Hold the lock, or yield False if another process does. Raises `OSError`."""
         # Without parents: a deleted dataset's folder must not appear again.
         for folder in (self._folder.parent, self._folder):
@@ -98,28 +100,30 @@ class RunFolder:
         finally:
             os.close(handle)
 
-    def write(self, fill: Callable[[IO[bytes]], object]) -> tuple[str, Run]:
-        """Return a new file and its run; nothing is left of one that cannot be written. Raises `OSError`."""
-        name = uuid.uuid4().hex + SUFFIX
-        path = self._folder / name
+    def write(self, fill: Callable[[IO[bytes]], RunLayout], head: str) -> HeldRun:
+        """Return the run in a new file; nothing is left of one that cannot be written. Raises `OSError`."""
+        path = self._folder / f"{uuid.uuid4().hex}{SUFFIX}"
         try:
             with path.open("xb") as file:
-                fill(file)
+                layout = fill(file)
                 file.flush()
-                if file.tell() >= SYNCED_FROM_BYTES:
+                if file.tell() >= self._limits.synced_from_bytes:
                     os.fsync(file.fileno())
-                size = file.tell()
-            return name, self._open(name, size, is_checked=True)
+            content = self._content(path)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+        return HeldRun(Run(content, layout), head, path.name, zlib.crc32(content))
 
     def replace(self, runs: Sequence[HeldRun], head: str | None) -> Stamp | None:
         """Replace the manifest; all runs have files. Raises `OSError`."""
-        entries = [{"file": held.file, "size": held.run.content.size, "head": held.head} for held in runs]
+        entries = [
+            {"file": run.file, "checksum": run.checksum, "head": run.head, "layout": asdict(run.run.layout)}
+            for run in runs
+        ]
         pending = self._folder / f"{uuid.uuid4().hex}.pending"
         try:
-            pending.write_bytes(_sealed({"identity": self._identity, "head": head, "runs": entries}))
+            pending.write_bytes(_seal({"identity": self._identity, "head": head, "runs": entries}))
             pending.replace(self._folder / MANIFEST)
         except BaseException:
             pending.unlink(missing_ok=True)
@@ -138,27 +142,20 @@ class RunFolder:
         used = {MANIFEST, LOCK, *(held.file for held in runs)}
         self.remove(path.name for path in self._folder.iterdir() if path.name not in used)
 
-    def _open(self, name: object, size: object, *, is_checked: bool = False) -> Run:
-        handle = os.open(self._folder / Path(str(name)).name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            actual = os.fstat(handle).st_size
-            if actual != size:
-                # Checked before it is mapped: reading past the end of a map would kill the process.
-                raise RunDamaged(None, f"{name} is cut off")
-            # A map holds a file descriptor, so short runs are read instead.
-            is_short = actual < MAPPED_FROM_BYTES
-            content = os.read(handle, actual) if is_short else mmap.mmap(handle, 0, access=mmap.ACCESS_READ)
-        finally:
-            os.close(handle)
-        return Run(pa.py_buffer(content), is_checked=is_checked)
+    def _content(self, path: Path) -> pa.Buffer:
+        # A map takes an entry of the process's table, so short runs are read instead.
+        if path.stat().st_size < self._limits.mapped_from_bytes:
+            return pa.py_buffer(path.read_bytes())
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
 
 
-def _sealed(manifest: Mapping[str, object]) -> bytes:
+def _seal(manifest: Mapping[str, object]) -> bytes:
     text = json.dumps(manifest).encode()
     return b"%08x %s" % (zlib.crc32(text), text)
 
 
-def _unsealed(content: bytes) -> dict[str, Any]:
+def _unseal(content: bytes) -> dict[str, Any]:
     checksum, _, text = content.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(text):
         raise ValueError("the manifest's checksum is wrong")

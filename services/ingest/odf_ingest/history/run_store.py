@@ -6,9 +6,9 @@ writes, new runs stay in memory, and are written with a later one.
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pyarrow as pa
 import structlog
@@ -16,25 +16,32 @@ import structlog
 from odf_common.metadata.steps import Strings
 from odf_ingest.history.equality import VERSION
 from odf_ingest.history.keys import Keys
-from odf_ingest.history.run_file import Run, write_merged, write_run
+from odf_ingest.history.run_file import Run, RunLayout, RunLimits, write_merged, write_run
 from odf_ingest.history.run_folder import HeldRun, RunFolder, Stamp
 
 log = structlog.stdlib.get_logger(__name__)
 
-FORMAT: Final = 2
-RUNS_PER_MERGE: Final = 8  # of similar length, into one: each key is copied log8(keys) times
-MAX_KEYS_IN_MEMORY: Final = 1 << 17  # longer runs are merged from disk to disk
+FORMAT: Final = 3
 MAX_BLOCKS_BEHIND: Final = 64  # blocks without keys until the manifest is rewritten
+DEFAULT_LIMITS: Final = RunLimits()
 PRESENCE_COLUMN: Final = "\0is_there"  # the column that is false for a row that was retracted
+Fill = Callable[[IO[bytes]], RunLayout]
 
 
 class RunStore:
     """Runs, the oldest first; used by one thread at a time."""
 
-    def __init__(self, folder: Path | None = None, index: str = "keys", key: Strings = ()) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        index: str = "keys",
+        key: Strings = (),
+        limits: RunLimits = DEFAULT_LIMITS,
+    ) -> None:
         """Keep the runs in `folder`; None: in memory only."""
+        self._limits = limits
         identity = {"format": FORMAT, "equality": VERSION, "index": index, "key": list(key)}
-        self._folder = None if folder is None else RunFolder(folder, identity)
+        self._folder = None if folder is None else RunFolder(folder, identity, limits)
         self._held: list[HeldRun] = []
         self._head: str | None = None  # if that is later than the last run's
         self._lag = 0
@@ -60,7 +67,7 @@ class RunStore:
         try:
             self._held, self._head = self._folder.read()
             self._files, self._stamp = {held.file for held in self._held}, stamp
-            with self._folder.locked() as is_locked:
+            with self._folder.try_lock() as is_locked:
                 if is_locked and self._folder.stamp() == stamp:
                     self._folder.remove_all_but(self._held)
         except OSError as error:
@@ -74,24 +81,15 @@ class RunStore:
             while self._held and self._held[-1].head != head:
                 self._held.pop()
 
-    def drop(self, damaged: Run | None) -> None:
-        """Drop a run and all after it; None: all runs."""
-        while self._held:
-            if self._held.pop().run is damaged:
-                break
-        self._head = None
-
     def append(self, keys: Keys, rows: pa.Table | None, head: str) -> None:
         """Add ascending, distinct keys, and their rows, which replace those of equal keys."""
         if len(keys) == 0:
             return
-        file = io.BytesIO()
-        write_run(file, keys, rows)
-        self._held.append(HeldRun(_in_memory(file), head))
+        self._held.append(_in_memory(lambda file: write_run(file, keys, rows, self._limits), head))
         self._head = None
-        start = _first_to_merge([len(held.run) for held in self._held])
+        start = _first_to_merge([len(held.run) for held in self._held], self._limits.runs_per_merge)
         if not self._persist(start):
-            self._held[start:] = [self._merged_in_memory(self._held[start:])]
+            self._held[start:] = [self._merge_in_memory(self._held[start:])]
 
     def reach(self, head: str, blocks: int) -> None:
         """Record that the runs reach the block `head`, which is `blocks` later."""
@@ -106,12 +104,12 @@ class RunStore:
         if self._folder is None:
             return False
         try:
-            with self._folder.locked() as is_locked:
+            with self._folder.try_lock() as is_locked:
                 if not is_locked or self._folder.stamp() != self._stamp:
                     return False
-                held = [self._saved(self._folder, held) for held in self._held[:start]]
+                held = [_save(self._folder, held) for held in self._held[:start]]
                 if start < len(self._held):
-                    held.append(self._merged(self._folder, self._held[start:]))
+                    held.append(self._merge(self._folder, self._held[start:]))
                 self._stamp = self._folder.replace(held, self._head)
                 self._held = held
                 self._folder.remove(self._files - {run.file for run in held})
@@ -124,49 +122,49 @@ class RunStore:
         self._lag, self._has_failed = 0, False
         return True
 
-    def _saved(self, folder: RunFolder, held: HeldRun) -> HeldRun:
-        if held.file is not None:
-            return held
-        name, run = folder.write(lambda file: file.write(held.run.content))
-        return HeldRun(run, held.head, name)
+    def _merge(self, folder: RunFolder, held: Sequence[HeldRun]) -> HeldRun:
+        if len(held) == 1 or sum(len(run.run) for run in held) <= self._limits.keys_in_memory:
+            return _save(folder, self._merge_in_memory(held))
+        return folder.write(self._merging(held), held[-1].head)
 
-    def _merged(self, folder: RunFolder, held: Sequence[HeldRun]) -> HeldRun:
-        if len(held) == 1 or sum(len(run.run) for run in held) <= MAX_KEYS_IN_MEMORY:
-            return self._saved(folder, self._merged_in_memory(held))
-        runs, drop = [run.run for run in held], self._dropped(held)
-        name, run = folder.write(lambda file: write_merged(file, runs, drop=drop))
-        return HeldRun(run, held[-1].head, name)
+    def _merge_in_memory(self, held: Sequence[HeldRun]) -> HeldRun:
+        return held[0] if len(held) == 1 else _in_memory(self._merging(held), held[-1].head)
 
-    def _merged_in_memory(self, held: Sequence[HeldRun]) -> HeldRun:
-        if len(held) == 1:
-            return held[0]
-        file = io.BytesIO()
-        write_merged(file, [run.run for run in held], drop=self._dropped(held))
-        return HeldRun(_in_memory(file), held[-1].head)
-
-    def _dropped(self, held: Sequence[HeldRun]) -> str | None:
-        """Return the column by which rows are dropped: only a merge of the oldest runs leaves nothing to be hidden."""
-        is_oldest = held[0] is self._held[0] and held[0].run.schema is not None
-        return PRESENCE_COLUMN if is_oldest else None
+    def _merging(self, held: Sequence[HeldRun]) -> Fill:
+        """Return the function that writes the runs as one; retracted rows are dropped if no older run is left."""
+        runs = [run.run for run in held]
+        is_oldest = held[0] is self._held[0] and runs[0].schema is not None
+        drop = PRESENCE_COLUMN if is_oldest else None
+        return lambda file: write_merged(file, runs, drop, self._limits)
 
 
-def _in_memory(file: io.BytesIO) -> Run:
-    return Run(pa.py_buffer(file.getvalue()), is_checked=True)
+def _save(folder: RunFolder, held: HeldRun) -> HeldRun:
+    def copy(file: IO[bytes]) -> RunLayout:
+        file.write(held.run.content)
+        return held.run.layout
+
+    return folder.write(copy, held.head) if held.file is None else held
 
 
-def _first_to_merge(lengths: Sequence[int]) -> int:
+def _in_memory(fill: Fill, head: str) -> HeldRun:
+    file = io.BytesIO()
+    layout = fill(file)
+    return HeldRun(Run(pa.py_buffer(file.getvalue()), layout), head)
+
+
+def _first_to_merge(lengths: Sequence[int], most: int) -> int:
     """Return from which run on all are merged into one, the last if none is.
 
-    Of each tier of lengths, from a power of `RUNS_PER_MERGE` to the next, there are fewer than `RUNS_PER_MERGE` runs.
+    Of each tier of lengths, from a power of `most` to the next, there are fewer than `most` runs.
     """
     start = len(lengths) - 1
     while True:
-        limit = RUNS_PER_MERGE
+        limit = most
         while limit <= sum(lengths[start:]):
-            limit *= RUNS_PER_MERGE
+            limit *= most
         same = start
         while same > 0 and lengths[same - 1] < limit:
             same -= 1
-        if start - same < RUNS_PER_MERGE - 1:
+        if start - same < most - 1:
             return start
         start = same

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from odf_testing.table_batch import TableBatch
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource
 from odf_common.metadata.steps import (
     MergeStrategy,
@@ -26,8 +28,8 @@ from odf_common.metadata.steps import (
 from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.errors import SnapshotRetractsTooMuch
-from odf_ingest.history import run_file, run_store
 from odf_ingest.history.dataset_history import DatasetHistory
+from odf_ingest.history.run_file import RunLimits
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
 
 APPEND, RETRACT, FROM, TO = range(4)
@@ -174,15 +176,12 @@ def test_a_restart_reads_the_last_slice_and_without_an_index_each_slice_once(
 def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
     make_bench: Any, strategy: Callable[..., MergeStrategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"KEYS_PER_CHUNK": 7, "KEYS_PER_MERGE_STEP": 11, "MAX_BLOCK_ROWS": 3}.items():
-        monkeypatch.setattr(run_file, name, value)
-    monkeypatch.setattr(run_store, "MAX_KEYS_IN_MEMORY", 20)
-    monkeypatch.setattr(run_store, "RUNS_PER_MERGE", 3)
     benches = [make_bench(strategy(primary_key=("a", "b")), ReadStepNdJson()) for _ in range(4)]
     plain, kept, lossy, restarted = benches
     for bench in benches:
         save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
-    monkeypatch.setattr(plain.queues, "_history", lambda _: history_in_memory(plain))
+    for bench in benches:
+        monkeypatch.setattr(bench.queues, "_history", partial(history, bench, is_kept=bench is not plain))
     source = random.Random(7)
     for number in range(20):
         rows = source.sample(range(150), source.choice([3, 20, 90]))
@@ -199,10 +198,12 @@ def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
         assert len({bench.state.head for bench in benches}) == 1
 
 
-def history_in_memory(bench: Any) -> DatasetHistory:
+def history(bench: Any, dataset: DatasetId, *, is_kept: bool) -> DatasetHistory:
     return DatasetHistory(
-        block_reader(bench.blobs, bench.dataset),
-        lambda name: bench.blobs.local_path(bench.dataset, ObjectKind.DATA, name),
+        block_reader(bench.blobs, dataset),
+        lambda name: bench.blobs.local_path(dataset, ObjectKind.DATA, name),
+        bench.blobs.index_folder(dataset) if is_kept else None,
+        RunLimits(runs_per_merge=3, keys_in_memory=20, keys_per_merge_step=11, block_rows=3),
     )
 
 

@@ -19,9 +19,8 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_ingest.errors import IncompleteCorrection, OperationsMismatched, SnapshotRetractsTooMuch
-from odf_ingest.history.current_rows import CurrentRows
 from odf_ingest.history.dataset_history import Fresh
-from odf_ingest.history.key_index import KeyIndex
+from odf_ingest.history.indexes import CurrentRows, KeyIndex
 from odf_ingest.history.keys import Keys, key_array
 from odf_ingest.merge import MergeResult, difference, merge
 from odf_ingest.merge.difference import RepeatedKey

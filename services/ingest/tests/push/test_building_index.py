@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.history import kept_index
 from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.keys import key_array
-from odf_ingest.history.run_file import Run, RunDamaged
 from odf_ingest.push.lifecycle import stalls
 from odf_ingest.push.source_topics import Key
 
@@ -114,48 +112,6 @@ def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broke
     with running(bench, broker, other=OTHER) as node:
         await_ids(node, [0, 1, 2, 100, 101, 102, 7])
         node.wait(lambda: node.owned.stuck() == {})
-
-
-def test_damage_found_in_a_commit_is_repaired_outside_of_it(
-    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(bench, broker)
-    usual, damaged = Run.find, list[Run]()
-
-    def find(run: Run, keys: Any) -> Any:
-        if any(run is one for one in damaged or [run]):
-            damaged.append(run)
-            raise RunDamaged(run, "the checksum is wrong")
-        return usual(run, keys)
-
-    with running(bench, broker, other=OTHER) as node:
-        monkeypatch.setattr(Run, "find", find)
-        broker.logs[TOPIC, 0] += [message(number) for number in range(2, 40)]
-        node.wait(lambda: len(node.ids) == 40)
-        assert node.ids == list(range(40))
-        assert len(damaged) == 1, "it is not asked again"
-
-
-def test_a_damaged_index_is_behind_until_it_was_rebuilt_from_the_slices(
-    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    filled(bench, broker)
-    bench.queues.catch_up(bench.dataset, "default")
-    history, keys = bench.queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
-    is_ledger = isinstance(bench.state.push_sources["default"].merge, MergeStrategyLedger)
-    look_up = partial(history.fresh if is_ledger else history.current, bench.state, KEY, keys)
-
-    def damaged(run: Run, _: object) -> None:
-        raise RunDamaged(run, "the checksum is wrong")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "find", damaged)
-        with pytest.raises(kept_index.IndexBehind):
-            look_up()
-    with pytest.raises(kept_index.IndexBehind):
-        look_up()
-    bench.queues.catch_up(bench.dataset, "default")
-    look_up()
 
 
 def test_an_index_that_another_thread_updates_is_behind(

@@ -1,6 +1,7 @@
-"""The last record of each key of a dataset, indexed so that a batch costs in proportion to itself, not to the dataset.
+"""Indexes of a dataset, with which a batch costs in proportion to itself: all keys, or the last record of each key.
 
-The newest run with a key has its current record; a retracted one is marked, until no older run is left that it hides.
+Both are sorted runs. The newest run with a key has its current record; a retracted one is marked, until no older run is
+left that it hides.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,40 @@ import pyarrow as pa
 
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
-from odf_ingest.history.keys import Keys, key_array, last_of_each, with_keys
-from odf_ingest.history.run_file import take
+from odf_ingest.history.keys import Keys, first_of_each, key_array, last_of_each, with_keys
+from odf_ingest.history.run_file import take_rows
 from odf_ingest.history.run_store import PRESENCE_COLUMN, RunStore
 
 _GONE: Final = (Operation.RETRACT, Operation.CORRECT_FROM)
+
+
+class KeyIndex:
+    """A set of keys."""
+
+    def __init__(self, store: RunStore | None = None) -> None:
+        """Use the runs of `store`; None: start empty, in memory."""
+        self.store = store or RunStore()
+
+    def __len__(self) -> int:
+        """Return the number of keys."""
+        return sum(map(len, self.store.runs))
+
+    def holds(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Return for each of the ascending keys whether it is in the set."""
+        is_held = np.zeros(len(keys), dtype=np.bool_)
+        for run in self.store.runs:
+            is_held |= run.find(keys) >= 0
+        return is_held
+
+    def add(self, keys: Keys, head: str = "") -> None:
+        """Add ascending, distinct keys, none of which is in the set; they reach the block `head`."""
+        self.store.append(keys, None, head)
+
+    def fresh(self, keys: Keys) -> tuple[npt.NDArray[np.int64], Keys]:
+        """Return the index of the first record of each key not in the set, ascending; and those keys, sorted."""
+        distinct, first = first_of_each(keys)
+        is_new = ~self.holds(distinct)
+        return np.sort(first[is_new]), distinct[is_new]
 
 
 class CurrentRows:
@@ -51,7 +81,7 @@ class CurrentRows:
         rows = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
         is_current = rows.column(PRESENCE_COLUMN).to_numpy()
         if keys is None and len(runs) > 1:
-            is_current = is_current & _is_newest([run.keys() for run in runs])
+            is_current = is_current & _is_newest([run.keys for run in runs])
         rows = rows.drop_columns([PRESENCE_COLUMN])
         if not is_current.all():
             rows = rows.filter(pa.array(is_current)).combine_chunks()
@@ -65,7 +95,7 @@ class CurrentRows:
             if is_here.any():
                 matches.append((run, rows[is_here]))
                 keys = keys[~is_here]
-        return take(matches)
+        return take_rows(matches)
 
 
 def _is_newest(runs: Sequence[Keys]) -> npt.NDArray[np.bool_]:
