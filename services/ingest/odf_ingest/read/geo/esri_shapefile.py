@@ -12,20 +12,19 @@ from collections.abc import Mapping
 
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepEsriShapefile
+from odf_common.metadata.steps import ReadStepEsriShapefile
 from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.geo.dbf_records import attributes
-from odf_ingest.read.geo.feature_reader import register_records, register_whole
 from odf_ingest.read.geo.features import json_text
 from odf_ingest.read.geo.shapefile_zip import ShapefileParts, parts_of
 from odf_ingest.read.geo.shp_records import geometries
+from odf_ingest.read.json_formats.object_readers import register_files, register_messages
 
 PROJECTION = "projection"
 
 
-def _named(step: ReadStep, value: bytes) -> Mapping[str, bytes]:
+def _find_objects(step: ReadStepEsriShapefile, value: bytes) -> Mapping[str, bytes]:
     """Return the records that are not deleted by their numbers, from 1."""
-    assert isinstance(step, ReadStepEsriShapefile)
     parts = parts_of(value, step.sub_path)
     projection = _projection(parts)
     shapes = geometries(parts.shp)
@@ -71,9 +70,9 @@ def _projection(parts: ShapefileParts) -> str | None:
 
 @split_file.register(ReadStepEsriShapefile)
 def _split(step: ReadStepEsriShapefile, content: bytes) -> FileRecords:
-    records = _named(step, content)
+    records = _find_objects(step, content)
     return FileRecords(step=step, values=list(records.values()), places=list(records))
 
 
-register_whole(ReadStepEsriShapefile, _named)
-register_records(ReadStepEsriShapefile, bytes)
+register_files(ReadStepEsriShapefile, _find_objects)
+register_messages(ReadStepEsriShapefile, lambda _, value: value, lambda _: True)

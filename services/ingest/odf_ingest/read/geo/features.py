@@ -4,17 +4,45 @@ Numbers keep the digits with which they are written. Other members of a feature,
 """
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
+from odf_common.metadata.steps import ReadStep
+from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.json_formats.json_exact import decode_object
+from odf_ingest.read.json_formats.object_readers import register_files, register_messages
 from odf_ingest.read.types.type_names import Quoted, shown
 
 _POSITIONS: Final = frozenset(
     {"Point", "MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon"}
 )
 _COLLECTION: Final = "GeometryCollection"
+Record = Callable[[bytes], bytes]
+FeaturesByPlace = Callable[[bytes], Mapping[str, bytes]]  # features by the names of their places in a file
+
+
+def register(step: type[ReadStep], record: Record, features: FeaturesByPlace) -> None:
+    """Make the format readable: `record` returns the record of a message, `features` the features of a file."""
+    register_files(step, lambda _, value: _records_of(features(value)))
+    register_messages(step, lambda _, value: record(value))
+
+    @split_file.register(step)
+    def split(step: ReadStep, content: bytes) -> FileRecords:
+        records = features(content)
+        return FileRecords(step=step, values=list(records.values()), places=list(records))
+
+
+def _records_of(features: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """Return the records of features by their places; raises `InvalidInput` with the place of the first bad one."""
+    records = {}
+    for name, feature in features.items():
+        try:
+            records[name] = record_of(feature)
+        except InvalidInput as error:
+            raise InvalidInput(where=name, text=str(error)) from error
+    return records
 
 
 def record_of(text: bytes) -> bytes:

@@ -3,13 +3,12 @@
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepGeoJson
 from odf_ingest.read.encoding import require_utf8, to_utf8
-from odf_ingest.read.geo.feature_reader import register
-from odf_ingest.read.geo.features import record_of
+from odf_ingest.read.geo.features import record_of, register
 from odf_ingest.read.json_formats.json_exact import Document
 from odf_ingest.read.types.type_names import shown
 
 
-def _one(value: bytes) -> bytes:
+def _find_record(value: bytes) -> bytes:
     """Return the record of a message; raises `InvalidInput`."""
     features = _features(value)
     if len(features) != 1:
@@ -17,7 +16,7 @@ def _one(value: bytes) -> bytes:
     return record_of(features[0])
 
 
-def _named(value: bytes) -> dict[str, bytes]:
+def _find_features(value: bytes) -> dict[str, bytes]:
     """Return the features of a collection by their places."""
     return {f"feature {number}": feature for number, feature in enumerate(_features(value), start=1)}
 
@@ -36,4 +35,4 @@ def _features(value: bytes) -> list[bytes]:
     return [feature.encode() for _, feature in features]
 
 
-register(ReadStepGeoJson, _one, _named)
+register(ReadStepGeoJson, _find_record, _find_features)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.time_format import named_format
-from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 
 UUID: Final = pa.uuid()
 
@@ -103,9 +103,11 @@ class TimeFormats:
     """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
 
     @classmethod
-    def of(cls, step: ReadStepCsv | ReadStepJson | ReadStepNdJson) -> Self:
+    def of(cls, step: ReadStep) -> Self:
         """Return the formats of a read step."""
         is_declared = bool(step.ddl_schema or step.schema)
+        if not isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
+            return cls(is_inferred=not is_declared)
         return cls(
             timestamp=named_format(step.timestamp_format),
             date=named_format(step.date_format),
