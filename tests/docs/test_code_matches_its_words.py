@@ -37,7 +37,7 @@ NOT_MODULES = {
     "push",
 }
 # Calls that log, and the names of facts that have another one.
-LOGGERS = {"log", "structlog.contextvars"}
+LOGGERS = {"log", "source.log", "structlog.contextvars"}
 LOG_CALLS = {"debug", "info", "warning", "error", "exception", "bound_contextvars"}
 OTHER_FACTS = {"reason": "why", "cause": "why", "error": "code", "id": "dataset_id"}
 # Constants that a module has for itself, and calls as its neighbours call theirs.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from odf_common.chain.state import ChainState
 from odf_common.dataset.resume_position import OFFSET, PARTITION_OFFSETS
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import TopicInfo
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import chosen_source
@@ -40,7 +39,7 @@ class PositionMove:
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return no records."""
         declared = chosen_source(state, self.source)
-        return PreparedRecords(source=declared, records=None, default_event_time=Timestamp(0), greatest={})
+        return PreparedRecords(source=declared)
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error."""

@@ -158,7 +158,7 @@ class RetriedRows:
     def _refused(self, plan: Plan, why: str) -> PreparedRecords:
         self._unfit = {letter.offset: why for letter in self._left}
         self.may_be_empty = False
-        return PreparedRecords(source=plan.source, records=None, default_event_time=Timestamp(0), greatest={})
+        return PreparedRecords(source=plan.source)
 
     def _rows(self, step: ReadStep) -> TextRows:
         values = [letter.value for letter in self._left]

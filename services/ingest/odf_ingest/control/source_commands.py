@@ -4,8 +4,7 @@ Another instance sends the command over the bus, to the dataset's partition of t
 by correlation id.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import Final
 
 from odf_common.codec.envelopes import Envelope, body_of, envelope
@@ -17,22 +16,10 @@ from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import OutgoingMessage
-from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, SourceControl
-from odf_ingest.prepare.batch import MessagePosition
+from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, ResumeResult, SourceControl
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 
 COMMAND_REPLY_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Continues:
-    """A resumed source; `head` is the block with a new position, `skipped` the place of a skipped message."""
-
-    source: str
-    topic: str = ""
-    head: Multihash | None = None
-    next: Mapping[int, int] = field(default_factory=dict)
-    skipped: MessagePosition | None = None
 
 
 class SourceCommands:
@@ -47,13 +34,13 @@ class SourceCommands:
         self._catalog = catalog
         self._replies = replies
 
-    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Continues:
+    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> ResumeResult:
         """Resume a stopped source; see `SourceControl.resume`. The result is that of the last topic."""
-        return self._done(entry, bus.SourceCommand(source_name=name, start=start, topic=topic))
+        return self._execute(entry, bus.SourceCommand(source_name=name, start=start, topic=topic))
 
-    def skip(self, entry: CatalogEntry, name: str) -> Continues:
+    def skip(self, entry: CatalogEntry, name: str) -> ResumeResult:
         """Skip the message that blocks a source; see `SourceControl.skip`."""
-        return self._done(entry, bus.SourceCommand(source_name=name, skips=True))
+        return self._execute(entry, bus.SourceCommand(source_name=name, skips=True))
 
     def handle(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Execute a command of another instance and return the reply."""
@@ -64,7 +51,7 @@ class SourceCommands:
             entry = self._catalog.by_id(DatasetId.parse(message.dataset_id))
             if entry is None:
                 raise NotFound(what=f"dataset {message.dataset_id}")
-            answer = _encoded(self._here(entry, message.source_command))
+            answer = _encode(self._execute_here(entry, message.source_command))
         except OdfError as error:
             answer = bus.Refused(code=error.code, text=with_advice(error))
         return (
@@ -73,14 +60,14 @@ class SourceCommands:
             ),
         )
 
-    def _done(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
+    def _execute(self, entry: CatalogEntry, command: bus.SourceCommand) -> ResumeResult:
         if self.owned.is_owned(entry.dataset_id):
-            return self._here(entry, command)
+            return self._execute_here(entry, command)
         wait = COMMAND_REPLY_SECONDS + SEARCH_TIMEOUT_SECONDS if command.skips else COMMAND_REPLY_SECONDS
         answer = self._replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
         match None if answer is None else body_of(answer):
             case bus.SourceContinues() as continues:
-                return _decoded(continues)
+                return _decode(continues)
             case bus.Refused(code=code, text=text):
                 raise Refused(reason=code, text=text)
             case _:
@@ -88,15 +75,13 @@ class SourceCommands:
                     what="the instance of ingest that reads the source", why=f"no reply within {wait:g} s"
                 )
 
-    def _here(self, entry: CatalogEntry, command: bus.SourceCommand) -> Continues:
+    def _execute_here(self, entry: CatalogEntry, command: bus.SourceCommand) -> ResumeResult:
         if command.skips:
-            skipped = self.control.skip(entry, command.source_name)
-            return Continues(source=skipped.source, topic=skipped.topic, skipped=skipped.place)
-        done = self.control.resume(entry, command.source_name, command.start, command.topic)[-1]
-        return Continues(source=done.source, topic=done.topic, head=done.head, next=done.next)
+            return self.control.skip(entry, command.source_name)
+        return self.control.resume(entry, command.source_name, command.start, command.topic)[-1]
 
 
-def _encoded(done: Continues) -> bus.SourceContinues:
+def _encode(done: ResumeResult) -> bus.SourceContinues:
     partition, offset = (None, None) if done.skipped is None else done.skipped
     return bus.SourceContinues(
         source_name=done.source,
@@ -108,8 +93,8 @@ def _encoded(done: Continues) -> bus.SourceContinues:
     )
 
 
-def _decoded(done: bus.SourceContinues) -> Continues:
-    return Continues(
+def _decode(done: bus.SourceContinues) -> ResumeResult:
+    return ResumeResult(
         source=done.source_name,
         topic=done.topic,
         head=Multihash.from_bytes(done.head) if done.head else None,

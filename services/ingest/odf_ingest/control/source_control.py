@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -86,22 +86,15 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed:
-    """A resumed source; `head` is the block with a new position, if any, `next` the position in the topic."""
+class ResumeResult:
+    """A source that continues: the block with its new position, if any, and that position, or the message skipped."""
 
     source: str
-    topic: str
-    head: Multihash | None
-    next: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """The position of a skipped message; None if no message failed this time."""
-
-    source: str
-    topic: str
-    place: MessagePosition | None
+    topic: str = ""
+    head: Multihash | None = None
+    next: Mapping[int, int] = field(default_factory=dict)
+    skipped: MessagePosition | None = None
+    """None also if no message failed this time."""
 
 
 class SourceControl:
@@ -128,7 +121,7 @@ class SourceControl:
         """Iterate over a dataset's sources, or the one with this name."""
         state = self._queues.state(entry.dataset_id)
         if means_polling_source(state, name):
-            yield self._polled(entry.dataset_id)
+            yield self._view_polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
         topics = self._topics.of(entry, state)
@@ -150,7 +143,7 @@ class SourceControl:
                     state=self._state(key, topic.described),
                 )
 
-    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[Resumed]:
+    def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> Sequence[ResumeResult]:
         """Resume a stopped source, at the topic that is named or at all of them; one result per topic.
 
         Raises `InvalidInput` for a `start` outside of the topic, `Refused` for a source that is not stopped. One whose
@@ -176,16 +169,16 @@ class SourceControl:
             )
         return [self._resume(entry, state, topic, start) for topic in chosen]
 
-    def _resume(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic, start: str) -> Resumed:
+    def _resume(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic, start: str) -> ResumeResult:
         key = topic.key(entry.dataset_id)
         self._require_resumable(key, start, lambda: _stop_of(entry, state, topic))
         head = None
         if start:
             outcome = self._queues.commit(entry.dataset_id, self._move(topic, start))
             state, head = outcome.state, outcome.state.head
-        self._resumed(key)
+        self._continue(key)
         position = position_of(state, topic.source).topics.get(topic.name)
-        return Resumed(
+        return ResumeResult(
             source=topic.source, topic=topic.name, head=head, next={} if position is None else position.next
         )
 
@@ -206,7 +199,7 @@ class SourceControl:
         is_stopped = self._owned.phase(topic.key(entry.dataset_id)) is Phase.STOPPED
         return is_stopped or _stop_of(entry, state, topic) is not None
 
-    def skip(self, entry: CatalogEntry, name: str) -> Skipped:
+    def skip(self, entry: CatalogEntry, name: str) -> ResumeResult:
         """Skip the message that blocks a source.
 
         Raises `SourceStopped` if the source stops for another reason, `Refused` if no message blocks it.
@@ -228,12 +221,12 @@ class SourceControl:
             )
             raise NoMessageToSkip(text=f"no message blocks it: {held}")
         key, search = blocked[0]
-        self._resumed(key, search)
+        self._continue(key, search)
         try:
-            return Skipped(
+            return ResumeResult(
                 source=source,
                 topic=key.topic or entry.push_topics[source],
-                place=search.found.result(SEARCH_TIMEOUT_SECONDS),
+                skipped=search.found.result(SEARCH_TIMEOUT_SECONDS),
             )
         except TimeoutError:
             text = f"push source {source} is still searching for the message; see `odf source show {entry.alias}`"
@@ -309,7 +302,7 @@ class SourceControl:
             return Phase.RETRYING.value
         return Phase.OPENING.value if self._owned.is_owned(key.dataset) else ELSEWHERE
 
-    def _polled(self, dataset: DatasetId) -> SourceView:
+    def _view_polled(self, dataset: DatasetId) -> SourceView:
         settings = load_settings(self._blobs, dataset, DEFAULT_SOURCE)
         view = self._schedule.view(dataset, seconds_of(settings.poll_interval))
         return SourceView(
@@ -342,7 +335,7 @@ class SourceControl:
                 return
             raise why
 
-    def _resumed(self, key: Key, search: SkipSearch | None = None) -> None:
+    def _continue(self, key: Key, search: SkipSearch | None = None) -> None:
         """Resume the source and wait until it is being opened, so that the old reason is no longer shown."""
         done = threading.Event()
 

@@ -94,9 +94,7 @@ class PolledBatch:
         plan = plan.obeying(self._settings().message_columns)
         match self._fetched:
             case FetchedFile(is_empty=True, event_time=event_time):
-                return PreparedRecords(
-                    source=plan.source, records=None, default_event_time=event_time, greatest={}
-                )
+                return PreparedRecords(source=plan.source, default_event_time=event_time)
             case FetchedFile(file=file, event_time=event_time):
                 batch = FileBatch(
                     file=file, event_time=event_time, fills_event_times=self._gives_event_time(), key=""
@@ -161,13 +159,7 @@ class PolledBatch:
         assert isinstance(fetched, FetchedMessages)
         reason = f"{fetched.places[0]}: {error}"
         bad = BadRecord(partition=0, offset=0, value=fetched.values[0], reason=reason)
-        left = PreparedRecords(
-            source=plan.source,
-            records=None,
-            default_event_time=prepared.default_event_time,
-            bad=(bad,),
-            greatest={},
-        )
+        left = PreparedRecords(source=plan.source, default_event_time=prepared.default_event_time, bad=(bad,))
         self._read = plan, self._admitted(left, "messages", 1)
         return left
 

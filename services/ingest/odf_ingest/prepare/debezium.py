@@ -15,7 +15,6 @@ import structlog
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyChangelogStream, Strings
 from odf_ingest.merge import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, Part
@@ -112,7 +111,7 @@ def _whole(
 ) -> PreparedRecords:
     parts = tuple(part for part in (_rows_of(part, changes) for part in batch.parts) if len(part.values))
     if not parts:
-        return PreparedRecords(source=plan.source, records=None, default_event_time=Timestamp(0), greatest={})
+        return PreparedRecords(source=plan.source)
     return prepare(plan, replace(batch, parts=parts))
 
 

@@ -65,6 +65,9 @@ Infer = Callable[[pa.Schema | None], pa.Schema | None]
 _NAMED_MESSAGES: Final = 10  # whose columns an error may name
 
 
+_NO_EVENT_TIME: Final = Timestamp(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRecords:
     """Records of a batch with an event time column, in order; None if there are none.
@@ -74,14 +77,14 @@ class PreparedRecords:
     """
 
     source: AddPushSource
-    records: pa.Table | None
-    default_event_time: Timestamp
+    records: pa.Table | None = None
+    default_event_time: Timestamp = _NO_EVENT_TIME
     bad: tuple[BadRecord, ...] = ()
     bad_rows: tuple[BadRecord, ...] = ()
     """Of a message that is a table."""
     row_count: int = 0
     """Rows of that message, if some of them are bad."""
-    greatest: Mapping[int, int]
+    greatest: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
     is_state: bool = False
     """Whether the records are the source's whole state, so that no records mean an empty state."""
@@ -161,7 +164,6 @@ class Preparer:
             records=records,
             default_event_time=batch.event_time,
             bad=() if rejected is None else rejected.bad,
-            greatest={},
             is_state=takes_whole_batches(plan.source.merge),
             is_blank=records is None and not batch.file.read_bytes().strip(),
         )
@@ -179,7 +181,7 @@ class Preparer:
             table = rows.read(columns.schema, is_declared=plan.schema is not None)
             records = None if table is None else self._whole(plan, columns, table, rows)
         return PreparedRecords(
-            source=plan.source, records=records, default_event_time=event_time, bad=rows.bad, greatest={}
+            source=plan.source, records=records, default_event_time=event_time, bad=rows.bad
         )
 
     def _columns(self, plan: Plan, batch: MessageBatch) -> Columns:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final
 
-import structlog
-
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.errors import Unavailable
@@ -24,8 +22,6 @@ from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.lifecycle.source_record import Span
 from odf_ingest.push.lifecycle.state_machine import Event, Phase
 from odf_ingest.push.source_topics import Key
-
-log = structlog.stdlib.get_logger(__name__)
 
 # Messages per poll; with more, each would leave the CPU cache before it is used.
 MESSAGES_PER_POLL: Final = 500
@@ -84,14 +80,7 @@ class PushReader:
         for source in sources:
             self.sources[source.key] = source
             source.readers = self.sources
-            log.info(
-                "source opened",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
-                topic=source.topic,
-                next=source.offsets.next,
-            )
+            source.log.info("source opened", topic=source.topic, next=source.offsets.next)
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source, and drop its buffered messages."""
@@ -104,13 +93,7 @@ class PushReader:
             self._clients.close(source)
         except Unavailable as error:
             # Its messages are ignored until it is assigned again.
-            log.warning(
-                "cannot unassign partitions",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
-                why=str(error),
-            )
+            source.log.warning("cannot unassign partitions", why=str(error))
 
     def renew(self) -> None:
         """Continue with a new client of the broker at the same positions."""

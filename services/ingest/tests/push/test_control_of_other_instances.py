@@ -8,8 +8,7 @@ from odf_common.codec.envelopes import envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose
 from odf_ingest.control import source_commands as commands
-from odf_ingest.control.source_commands import Continues
-from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS
+from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, ResumeResult
 
 from .in_memory_broker import TOPIC, Broker, message, running
 from .test_control import broker as broker  # noqa: PLC0414 - a fixture
@@ -57,7 +56,7 @@ def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
         broker.logs[TOPIC, 0] += [message(7)]
         stop(node)
         done = asked.resume(entry, "", "latest")
-        assert done == Continues(source="default", topic=TOPIC, head=bench.state.head, next={0: 1})
+        assert done == ResumeResult(source="default", topic=TOPIC, head=bench.state.head, next={0: 1})
 
 
 def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_instance(
@@ -78,7 +77,7 @@ def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_insta
         entry = node.catalog.by_alias("a")
         assert entry is not None
         stop(node)
-        assert asked.skip(entry, "") == Continues(source="default", topic=TOPIC, skipped=(0, 5))
+        assert asked.skip(entry, "") == ResumeResult(source="default", topic=TOPIC, skipped=(0, 5))
         node.wait(lambda: len(node.ids) == 9)
 
 

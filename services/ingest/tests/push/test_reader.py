@@ -7,6 +7,7 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
+import structlog
 from odf_testing.builders import a_dataset
 from structlog.testing import capture_logs
 
@@ -78,6 +79,7 @@ def sources_of_one_topic(count: int) -> list[PushSource]:
                 dataset=a_dataset(),
                 alias="a",
                 name=number,
+                log=structlog.get_logger(),
             ),
         )
         for number in range(count)

@@ -14,7 +14,6 @@ from odf_common.chain.build_blocks import ClockBehind
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import NotFound, OdfError, StorageUnavailable, Unavailable
-from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, Topics
 from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
@@ -154,12 +153,7 @@ class BatchWorker:
                 self._commit(source, work, indexed)
         except Exception as error:
             # Nothing reads the task's result: without this the error would be lost.
-            log.exception(
-                "source stopped by a bug",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
-            )
+            source.log.exception("source stopped by a bug")
             source.in_flight.is_stale = True
             self._fail(source, work, error)
         finally:
@@ -185,14 +179,7 @@ class BatchWorker:
 
     def _commit(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
         batch = work.whole_batch
-        log.debug(
-            "committing a batch",
-            dataset=source.alias,
-            dataset_id=str(source.dataset),
-            source=source.name,
-            messages=batch.count,
-            end=batch.end,
-        )
+        source.log.debug("committing a batch", messages=batch.count, end=batch.end)
         try:
             indexed.result()
             # Neither storage nor a registry nor a clock may block this thread: the source is reopened later.
@@ -203,12 +190,7 @@ class BatchWorker:
             # No other source waits while it is caught up: the messages are read again.
             self._give_up(source, work, PositionChanged(source=source.name))
         except Exception as error:
-            log.exception(
-                "source stopped by a bug",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
-            )
+            source.log.exception("source stopped by a bug")
             self._give_up(source, work, error)
         else:
             if outcome is not None and batch.search is not None and batch.search.is_over(work.batch.end):
@@ -239,9 +221,7 @@ class BatchWorker:
             value=part.values[0],
             reason=f"skipped by command: {why.why if isinstance(why, RecordRejected | TooManyRejected) else why}",
         )
-        nothing = PreparedRecords(
-            source=source.plan.source, records=None, default_event_time=Timestamp(0), bad=(bad,), greatest={}
-        )
+        nothing = PreparedRecords(source=source.plan.source, bad=(bad,))
         reading: Future[PreparedRecords] = Future()
         reading.set_result(nothing)
         alone = replace(batch, search=None, is_skipped=True)
@@ -252,13 +232,7 @@ class BatchWorker:
             self._fail(source, work, error)
             return
         if outcome is not None:
-            log.warning(
-                "message skipped",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
-                offset=bad.offset,
-            )
+            source.log.warning("message skipped", offset=bad.offset)
             if batch.search is not None:
                 batch.search.finish((bad.partition, bad.offset))
             self._tell(source, work, outcome)
@@ -286,11 +260,8 @@ class BatchWorker:
         metrics.SECONDS.observe(elapsed)
         if outcome.late.count:
             metrics.LATE.labels(source.alias, source.name).inc(outcome.late.count)
-        log.info(
+        source.log.info(
             "records committed",
-            dataset=source.alias,
-            dataset_id=str(source.dataset),
-            source=source.name,
             records=outcome.count,
             messages=batch.count,
             rejected=len(work.rejected),
@@ -300,11 +271,8 @@ class BatchWorker:
         )
         if work.rejected:
             metrics.BAD.labels(source.alias, source.name).inc(len(work.rejected))
-            log.warning(
+            source.log.warning(
                 "messages rejected",
-                dataset=source.alias,
-                dataset_id=str(source.dataset),
-                source=source.name,
                 messages=len(work.rejected),
                 first=work.rejected[0].reason,
                 see=f"odf rejected list {source.alias}",

@@ -170,11 +170,7 @@ class KafkaBatch:
             partition=part.partition, offset=part.offsets[0], value=part.values[0], reason=str(error)
         )
         return PreparedRecords(
-            source=prepared.source,
-            records=None,
-            default_event_time=prepared.default_event_time,
-            bad=(bad,),
-            greatest={},
+            source=prepared.source, default_event_time=prepared.default_event_time, bad=(bad,)
         )
 
     def _allowed(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:

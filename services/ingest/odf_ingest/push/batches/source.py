@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import structlog
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk
@@ -90,6 +91,12 @@ class PushSource:
         self._usual = limits
         self._limits = limits.after(wait.tries if wait else 0)
         self._buffer = BatchBuffer(start=dict(positions))
+
+    @property
+    def log(self) -> structlog.stdlib.BoundLogger:
+        """Return a logger whose lines name the source."""
+        names = {"dataset": self.alias, "dataset_id": str(self.dataset), "source": self.name}
+        return structlog.stdlib.get_logger(__name__).bind(**names)
 
     def is_as_defined(self, state: ChainState) -> bool:
         """Return whether batches are read as the chain defines the source; False if it is gone."""

@@ -140,13 +140,7 @@ class AssignedSources:
         record = self._records.get(source.key)
         if record is None or record.source is not source:
             return
-        log.info(
-            "reopening source",
-            dataset=source.alias,
-            dataset_id=str(source.dataset),
-            source=source.name,
-            why=wait.why if wait else None,
-        )
+        source.log.info("reopening source", why=wait.why if wait else None)
         self._reading.close(source)
         self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search or source.search)
         self._inspector.ask((source.dataset,))
@@ -187,14 +181,7 @@ class AssignedSources:
         """Apply an event to a source that is being read."""
         record = self._records[source.key]
         after = self._records[source.key] = record.moved(event)
-        log.debug(
-            "source changed phase",
-            dataset=source.alias,
-            dataset_id=str(source.dataset),
-            source=source.name,
-            change=str(event),
-            phase=str(after.phase),
-        )
+        source.log.debug("source changed phase", change=str(event), phase=str(after.phase))
 
     def phase(self, key: Key) -> Phase:
         """Return the phase of a source."""

@@ -20,31 +20,15 @@ _FIELDS_END: Final = 0x0D
 _DELETED: Final = b"*"
 _NUMBER: Final = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:[eE]([+-]?\d+))?", re.ASCII)
 _DAY: Final = re.compile(r"\d{8}", re.ASCII)
-_ANSI: Final = {0xC8: 1250, 0xC9: 1251, 0xCA: 1254, 0xCB: 1253, 0xCC: 1257, 0x03: 1252}
-_ANSI.update(dict.fromkeys((0x57, 0x58, 0x59), 1252))
-_DOS: Final = {
-    0x01: 437,
-    0x02: 850,
-    0x08: 865,
-    0x64: 852,
-    0x65: 866,
-    0x66: 865,
-    0x67: 861,
-    0x6A: 737,
-    0x6B: 857,
+_DRIVERS: Final = (
+    "01:437 02:850 03:1252 08:865 13:932 4d:936 4e:949 4f:950 50:874 57:1252 58:1252 59:1252 "
+    "64:852 65:866 66:865 67:861 6a:737 6b:857 78:950 79:949 7a:936 7b:932 c8:1250 c9:1251 "
+    "ca:1254 cb:1253 cc:1257"
+)
+# By language driver, the byte 29 of a header.
+_CODE_PAGES: Final = {
+    int(driver, 16): int(page) for driver, page in (pair.split(":") for pair in _DRIVERS.split())
 }
-_ASIAN: Final = {
-    0x4D: 936,
-    0x4E: 949,
-    0x4F: 950,
-    0x50: 874,
-    0x13: 932,
-    0x78: 950,
-    0x79: 949,
-    0x7A: 936,
-    0x7B: 932,
-}
-_CODE_PAGES: Final = {**_ANSI, **_DOS, **_ASIAN}
 _FALLBACK: Final = "iso-8859-1"
 
 
@@ -72,7 +56,7 @@ def attributes(dbf: bytes, cpg: bytes | None) -> Iterator[dict[str, object] | No
     """
     header = _header(dbf)
     encoding = _encoding(dbf, cpg, header)
-    names = [_decoded(field.name, encoding, "a column's name") for field in header.fields]
+    names = [_decode(field.name, encoding, "a column's name") for field in header.fields]
     if len(set(names)) != len(names):
         raise InvalidInput(where=".dbf", text=f"has two columns with the same name: {', '.join(names)}")
     return _records(dbf, header, names, encoding)
@@ -130,7 +114,7 @@ def _header(dbf: bytes) -> _Header:
 
 def _encoding(dbf: bytes, cpg: bytes | None, header: _Header) -> str:
     if cpg is not None and cpg.strip():
-        return _named(cpg)
+        return _encoding_of(cpg)
     page = _CODE_PAGES.get(dbf[29])
     if page is not None:
         return f"cp{page}"
@@ -144,7 +128,7 @@ def _encoding(dbf: bytes, cpg: bytes | None, header: _Header) -> str:
     return "utf-8"
 
 
-def _named(cpg: bytes) -> str:
+def _encoding_of(cpg: bytes) -> str:
     """Return Python's name of an encoding such as `UTF-8`, `1252`, `ANSI 1252`, `88591` or `ISO 8859-1`."""
     text = cpg.decode("ascii", "replace").strip()
     plain = text.lower().removeprefix("ansi").removeprefix("oem").replace(" ", "-").strip("-")
@@ -158,7 +142,7 @@ def _named(cpg: bytes) -> str:
         raise InvalidInput(where=".cpg", text=f"{shown(text)} is not a known encoding") from error
 
 
-def _decoded(raw: bytes, encoding: str, what: str) -> str:
+def _decode(raw: bytes, encoding: str, what: str) -> str:
     try:
         return raw.decode(encoding)
     except (UnicodeError, LookupError) as error:
