@@ -17,13 +17,7 @@ from odf_common.data.slices import SliceFile, write_slice
 from odf_common.data.stored_types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import (
-    DatasetVocabulary,
-    DataSlice,
-    KnownEvent,
-    OffsetInterval,
-    SetDataSchema,
-)
+from odf_common.metadata.events import DatasetVocabulary, DataSlice, KnownEvent, OffsetInterval, SetDataSchema
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder

@@ -24,12 +24,7 @@ from odf_common.metadata.fetching import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.fetch import body, ftp
-from odf_ingest.poll.poll_errors import (
-    NothingAtSource,
-    SourceRefusedRequest,
-    SourceUnreachable,
-    TooLarge,
-)
+from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable, TooLarge
 from odf_ingest.poll.poller import PollSummary
 
 NOTHING = PollSummary()

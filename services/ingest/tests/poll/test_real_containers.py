@@ -15,12 +15,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.metadata.fetching import (
-    CompressionFormat,
-    EnvVar,
-    FetchStepContainer,
-    PrepStepDecompress,
-)
+from odf_common.metadata.fetching import CompressionFormat, EnvVar, FetchStepContainer, PrepStepDecompress
 from odf_ingest.poll.poll_errors import CommandFailed, PollCancelled
 from odf_ingest.poll.poller import PollSummary
 

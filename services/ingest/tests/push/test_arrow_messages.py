@@ -96,7 +96,7 @@ def test_a_message_with_a_bad_row_stops_a_source_that_is_to_stop_and_is_skipped_
         ):
             node.drain()
         assert node.ids == [1]
-        assert control(node).skip(entry(node), "").place == (0, 1)
+        assert control(node).skip(entry(node), "").skipped == (0, 1)
         node.drain()
         assert node.ids == [1, 3]
         (letter,) = bench.open_letters(bad_rows(node))

@@ -15,11 +15,7 @@ from odf_testing.builders import a_push_source
 from odf_common.chain.state import ChainState
 from odf_common.errors import StorageUnavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.steps import (
-    MergeStrategyLedger,
-    MergeStrategyUpsertStream,
-    ReadStepNdJson,
-)
+from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategyUpsertStream, ReadStepNdJson
 from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.history import kept_index
 from odf_ingest.history.dataset_history import DatasetHistory

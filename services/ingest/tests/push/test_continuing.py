@@ -13,12 +13,7 @@ from odf_common.data.slices import hash_slice, slice_schema
 from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash
-from odf_common.metadata.events import (
-    AddData,
-    AddPushSource,
-    DisablePollingSource,
-    SetDataSchema,
-)
+from odf_common.metadata.events import AddData, AddPushSource, DisablePollingSource, SetDataSchema
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategy,

@@ -64,7 +64,7 @@ def skip(node: Running) -> Any:
     entry = node.catalog.by_alias("a")
     assert entry is not None
     done = control(node).skip(entry, "")
-    return done.source, done.place
+    return done.source, done.skipped
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,7 @@ from odf_testing.builders import a_dataset
 from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
-from odf_common.errors import (
-    Damaged,
-    Refused,
-    StorageUnavailable,
-    Unavailable,
-)
+from odf_common.errors import Damaged, Refused, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS

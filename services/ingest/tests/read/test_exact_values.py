@@ -19,11 +19,7 @@ from odf_ingest.read import infer_batch, read_batch, read_file, read_records, su
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import MessageBuffer
 
-from .odd_values import (
-    JSON_STEPS,
-    STEPS,
-    declared,
-)
+from .odd_values import JSON_STEPS, STEPS, declared
 
 
 def message(step: ReadStep, value: str) -> bytes:

@@ -4,15 +4,7 @@ One module per kind; `http`, `ftp` and `local_file` are the schemes of `url`.
 """
 
 from odf_ingest.poll.fetch import container, files_glob, mqtt, url
-from odf_ingest.poll.fetch.fetch_step import (
-    Context,
-    FetchedFile,
-    FetchedMessages,
-    Limits,
-    Lines,
-    Note,
-    fetch,
-)
+from odf_ingest.poll.fetch.fetch_step import Context, FetchedFile, FetchedMessages, Limits, Lines, Note, fetch
 
 __all__ = [
     "Context",

@@ -19,13 +19,7 @@ from odf_common.adapters.live_sockets import CONNECT_SECONDS
 from odf_common.adapters.networks import restricted_pools
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.fetch.body import (
-    SILENCE_SECONDS,
-    Body,
-    Download,
-    Validators,
-    with_retry,
-)
+from odf_ingest.poll.fetch.body import SILENCE_SECONDS, Body, Download, Validators, with_retry
 from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
 from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from odf_common.data.read_options import (
-    DEFAULT_QUOTE,
-    DEFAULT_SEPARATOR,
-    require_csv_characters,
-)
+from odf_common.data.read_options import DEFAULT_QUOTE, DEFAULT_SEPARATOR, require_csv_characters
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.types.type_names import shown
