@@ -164,6 +164,11 @@ class Bench:
     def values(self, *names: str) -> list[tuple[object, ...]]:
         return [tuple(row.get(name) for name in names) for row in self.rows()]
 
+    @property
+    def reasons(self) -> list[tuple[int, str]]:
+        """Return the offsets of dead letters, and why they are dead."""
+        return [(letter.offset, letter.reason) for letter in self.coordinator.letters]
+
     def rejected_messages(self, letters: StoredLetters) -> RejectedMessages:
         """Return the object that lists and retries rejected messages and rows."""
         return RejectedMessages(
@@ -188,8 +193,28 @@ MakeBench = Callable[..., Bench]
 
 
 @pytest.fixture
-def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
+def benches() -> Iterator[Callable[..., Bench]]:
+    """Return a factory of benches, with a chain in memory if events are given."""
     pools = []
+
+    def make(dataset: DatasetId | None = None, *events: KnownEvent, is_signed: bool = False) -> Bench:
+        bench, pool = _bench(dataset or a_dataset(), is_signed=is_signed)
+        pools.append(pool)
+        if events:
+            chain = a_chain(a_seed(), *events)
+            for name, raw in chain.store.items():
+                bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)
+            bench.refs.compare_and_set(bench.dataset, expected=None, new=chain.state.head)
+        return bench
+
+    yield make
+    for pool in pools:
+        pool.shutdown()
+
+
+@pytest.fixture
+def make_bench(benches: Callable[..., Bench]) -> MakeBench:
+    """Return a factory of datasets with the push source `default`."""
 
     def make(
         merge: MergeStrategy | None = None,
@@ -202,63 +227,38 @@ def make_bench(tmp_path: Path) -> Iterator[MakeBench]:
             read=read or ReadStepNdJson(ddl_schema=COLUMNS),
             merge=merge or MergeStrategyAppend(),
         )
-        chain = a_chain(a_seed(), *events, source)
-        bench, pool = _bench(a_dataset(), is_signed=is_signed)
-        pools.append(pool)
-        for name, raw in chain.store.items():
-            bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)
-        bench.refs.compare_and_set(bench.dataset, expected=None, new=chain.state.head)
-        return bench
+        return benches(None, *events, source, is_signed=is_signed)
 
-    yield make
-    for pool in pools:
-        pool.shutdown()
+    return make
 
 
 @pytest.fixture
-def make_polled() -> Iterator[Callable[..., Bench]]:
+def make_polled(benches: Callable[..., Bench]) -> MakeBench:
     """Return a factory of datasets with a polling source."""
-    pools = []
 
     def make(fetch: FetchStep, merge: MergeStrategy | None = None, **more: Any) -> Bench:
-        source = SetPollingSource(
-            fetch=fetch,
-            **{"read": ReadStepNdJson(ddl_schema=COLUMNS[:2]), "merge": merge or MergeStrategyAppend()}
-            | more,
-        )
-        chain = a_chain(a_seed(), source)
-        bench, pool = _bench(a_dataset(), is_signed=False)
-        pools.append(pool)
-        for name, raw in chain.store.items():
-            bench.blobs.put(bench.dataset, ObjectKind.BLOCK, name, raw)
-        bench.refs.compare_and_set(bench.dataset, expected=None, new=chain.state.head)
-        return bench
+        usual = {"read": ReadStepNdJson(ddl_schema=COLUMNS[:2]), "merge": merge or MergeStrategyAppend()}
+        return benches(None, SetPollingSource(fetch=fetch, **{**usual, **more}))
 
-    yield make
-    for pool in pools:
-        pool.shutdown()
+    return make
 
 
 @pytest.fixture
-def bench_of() -> Iterator[Callable[[str], Bench]]:
+def bench_of(benches: Callable[..., Bench]) -> Callable[[str], Bench]:
     """Return a bench that continues a dataset that another implementation has written."""
-    pools = []
 
     def make(name: str) -> Bench:
         root = VECTORS / name
         head = Multihash.parse((root / "refs" / "head").read_text().strip())
         dataset = fold(lambda block: (root / "blocks" / str(block)).read_bytes(), head).dataset_id
-        bench, pool = _bench(dataset, is_signed=False)
-        pools.append(pool)
+        bench = benches(dataset)
         for kind, folder in ((ObjectKind.BLOCK, "blocks"), (ObjectKind.DATA, "data")):
             for file in (root / folder).iterdir():
                 bench.blobs.put(dataset, kind, Multihash.parse(file.name), file.read_bytes())
         bench.refs.compare_and_set(dataset, expected=None, new=head)
         return bench
 
-    yield make
-    for pool in pools:
-        pool.shutdown()
+    return make
 
 
 def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExecutor]:

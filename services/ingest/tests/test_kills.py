@@ -15,12 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_seed
 from odf_testing.clocks import ManualClock
+from odf_testing.ingest_batches import a_kafka_batch, a_message_batch
 from odf_testing.killer import Inline, Killed, Killer, first_write
 from odf_testing.letters import StoredLetters
 
@@ -61,12 +61,9 @@ from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.poll.fetch import Limits
 from odf_ingest.poll.poller import Poller
-from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
-from odf_ingest.prepare.plan import plan_of
+from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
-from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .conftest import COLUMNS, Coordinator, NoEngine
@@ -121,32 +118,8 @@ class Process:
 
     def messages(self, start: int, *values: str | bytes) -> None:
         """Commit messages like a reader that starts at its position in the chain."""
-        part = Part(
-            partition=0,
-            values=MessageBuffer.of([one if isinstance(one, bytes) else one.encode() for one in values]),
-            offsets=range(start, start + len(values)),
-            timestamps=np.zeros(len(values), np.int64),
-        )
-        batch = MessageBatch(
-            topic="topic",
-            topic_id="one",
-            partitions=1,
-            parts=(part,),
-            start={0: start},
-            end={0: start + len(values)},
-            beginning={0: 0},
-            begun=0.0,
-            size=0,
-        )
-        plan = plan_of(self.state, self.state.push_sources["default"])
-        work = KafkaBatch(
-            "default",
-            batch,
-            plan=plan,
-            reading=Inline().submit(self.preparer.messages, plan, batch),
-            read=self.preparer.messages,
-            rejecting=self.rejecting,
-        )
+        raw = [one if isinstance(one, bytes) else one.encode() for one in values]
+        work = a_kafka_batch(self, a_message_batch({0: raw}, {0: start}, sent_ms=0))
         self.queues.commit(DATASET, work)
 
     def accepted(self, key: str, *rows: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from odf_testing.ingest_batches import a_message_batch
 from odf_testing.letters import StoredLetters
 
 from odf_common.dataset.open_rejects import (
@@ -25,10 +26,10 @@ from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit import rejects
 from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
-from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy
+from odf_ingest.commit.rejects import RejectedOfFile
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.errors import CannotRetry
-from odf_ingest.prepare.batch import BadRecord, MessageBatch
+from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.source_settings import SourceSettings, save_settings
 from odf_ingest.topic_names import ReservedTopics
 
@@ -38,13 +39,7 @@ def rejected(make_bench: Any) -> Any:
     """A source that has rejected messages 1, 2, 5 of 8, one of them read twice before it was committed."""
     bench = make_bench()
     letters = StoredLetters(bench.coordinator.letters)
-    made = RejectedMessages(
-        queues=bench.queues,
-        blobs=bench.blobs,
-        letters=letters,
-        preparer=bench.preparer,
-        bus=bench.coordinator,
-    )
+    made = bench.rejected_messages(letters)
     for offset, reason in ((1, "first"), (1, "first"), (2, "second"), (5, "third"), (9, "not passed yet")):
         bury(bench, offset, reason)
     commit(bench, position_at(8, rejected=3))
@@ -56,20 +51,6 @@ def position_at(offset: int, topic_id: str = "one", *, rejected: int) -> SourceP
     return SourcePosition(topics={"odf.push.a.default": topic}).with_rejected(rejected)
 
 
-def a_batch(topic_id: str = "one", *, start: int = 0) -> MessageBatch:
-    return MessageBatch(
-        topic="odf.push.a.default",
-        topic_id=topic_id,
-        partitions=1,
-        parts=(),
-        start={0: start},
-        end={},
-        beginning={},
-        begun=0,
-        size=0,
-    )
-
-
 def bury(
     bench: Any,
     offset: int,
@@ -79,11 +60,9 @@ def bury(
     *,
     start: int = 0,
 ) -> None:
-    batch = a_batch(topic_id, start=start)
+    batch = a_message_batch({}, {0: start}, topic="odf.push.a.default", topic_id=topic_id)
     bad = BadRecord(partition=0, offset=offset, value=f"value {offset}".encode(), reason=reason)
-    RejectPolicy(bench.coordinator, bench.blobs).write_dead_letters(
-        bench.dataset, "default", batch, [bad], position or SourcePosition()
-    )
+    bench.rejecting.write_dead_letters(bench.dataset, "default", batch, [bad], position or SourcePosition())
 
 
 def commit(bench: Any, position: SourcePosition) -> None:
@@ -279,7 +258,7 @@ def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(0)
     )
     bad = [BadRecord(partition=0, offset=at, value=b"", reason=f"line {at + 1}") for at in range(5)]
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, SourceProgress())
+    bench.rejecting.bury_rows(rows, bad, SourceProgress())
     assert written == [2, 4, 5]
     assert load_reasons(bench.blobs, bench.dataset)["default"] == "file, line 1"
 
@@ -300,9 +279,7 @@ def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7), **rows
     )
     bad = BadRecord(partition=0, offset=0, value=b"head,row", header_bytes=5, reason="line 1")
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(
-        file, [bad, replace(bad, header_bytes=0)], SourceProgress()
-    )
+    bench.rejecting.bury_rows(file, [bad, replace(bad, header_bytes=0)], SourceProgress())
     same = {"dataset": str(bench.dataset), "source": "default", "event-time": "7", **kept}
     facts = [letter.facts for letter in bench.coordinator.letters]
     assert facts == [{**same, "header-bytes": "5"}, same]
@@ -310,7 +287,7 @@ def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
 
 def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> None:
     bench = make_bench()
-    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    policy = bench.rejecting
     file = RejectedOfFile(
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7)
     )
@@ -322,7 +299,7 @@ def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> No
 
 def test_letters_of_a_removed_source_hide_no_others(rejected: Any) -> None:
     made, _, bench = rejected
-    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    policy = bench.rejecting
     bad = BadRecord(partition=0, offset=0, value=b"row", reason="line 1")
     for source in ("gone", "default"):
         file = RejectedOfFile(
@@ -352,7 +329,7 @@ def bury_row(bench: Any, push: str, number: int) -> None:
     )
     bad = BadRecord(partition=0, offset=0, value=push.encode(), reason="line 1")
     before = SourceProgress(ends={rows_part("default"): number})
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(file, [bad], before)
+    bench.rejecting.bury_rows(file, [bad], before)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -361,13 +338,7 @@ def test_of_letters_with_one_number_that_of_the_committed_push_counts(
 ) -> None:
     bench = make_bench()
     letters = StoredLetters(bench.coordinator.letters)
-    made = RejectedMessages(
-        queues=bench.queues,
-        blobs=bench.blobs,
-        letters=letters,
-        preparer=bench.preparer,
-        bus=bench.coordinator,
-    )
+    made = bench.rejected_messages(letters)
     position = SourcePosition()
     for number in range(4):
         for push in (f"{number}", "killed") if is_first else ("killed", f"{number}"):
@@ -439,7 +410,7 @@ def test_the_first_open_reason_of_each_source_is_stored(rejected: Any) -> None:
         dataset=bench.dataset, source="other", label="f", event_time=Timestamp(0), input_format=""
     )
     bad = [BadRecord(partition=0, offset=0, value=b"", reason=f"line {n}") for n in (1, 2)]
-    RejectPolicy(bench.coordinator, bench.blobs).bury_rows(rows, bad, SourceProgress())
+    bench.rejecting.bury_rows(rows, bad, SourceProgress())
     text = SourcePosition().with_rejected_rows(2).text()
     bench.propose(AddData(new_source_state=SourceState(source_name="other", kind=KIND, value=text)))
 
@@ -474,9 +445,9 @@ def test_a_source_that_stops_at_bad_messages_commits_good_ones_and_the_one_to_sk
 ) -> None:
     bench = make_bench()
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings.from_plain({"badRecords": "stop"}))
-    batch = replace(a_batch(), end={0: 9}, is_skipped=is_skipped)
+    batch = a_message_batch({}, {0: 0}, end={0: 9}, is_skipped=is_skipped)
     bad = [BadRecord(partition=0, offset=8, value=b"x", reason="no")] if is_bad else []
-    policy = RejectPolicy(bench.coordinator, bench.blobs)
+    policy = bench.rejecting
     assert policy.committable(bench.dataset, "default", batch, bad) is batch
 
 
@@ -491,5 +462,5 @@ def test_the_number_of_rejected_messages_is_sent_before_the_bus_is_flushed(
         lambda: sent.append(bench.coordinator.sent[-1][1].ingest_progress.rejected),
     )
     bad = BadRecord(partition=0, offset=5, value=b"", reason="third")
-    RejectPolicy(bench.coordinator, bench.blobs).announce(bench.state, "default", [bad])
+    bench.rejecting.announce(bench.state, "default", [bad])
     assert sent == [3]

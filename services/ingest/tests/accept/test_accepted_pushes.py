@@ -20,13 +20,7 @@ from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
-from odf_ingest.accept.accepted_pushes import (
-    MAX_ATTEMPTS_AFTER_BUG,
-    PATIENCE_SECONDS,
-    PUSH_BACKOFF,
-    AcceptedPushes,
-    Parts,
-)
+from odf_ingest.accept.accepted_pushes import PUSH_BACKOFF, AcceptedPushes, Parts
 from odf_ingest.accept.receipts import Receipt, Receipts, id_of
 from odf_ingest.commit import slice_writer
 from odf_ingest.commit.committer import Outcome
@@ -123,12 +117,32 @@ def make_node(make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         one.close()
 
 
+@pytest.fixture
+def node(make_node: Callable[..., Node]) -> Node:
+    return make_node()
+
+
 def line(number: int, value: str = "a") -> str:
     return f'{{"id":{number},"v":"{value}","event_time":"2020-01-01T00:00:00Z"}}\n'
 
 
-def test_a_push_is_committed_after_it_was_accepted(make_node: Callable[..., Node]) -> None:
-    node = make_node()
+def while_committing(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
+    """Do one of these before each of the next commits."""
+    commit, left = FileCommit.commit, list(actions)
+
+    def acting(work: FileCommit, *arguments: Any) -> Outcome:
+        if left:
+            left.pop(0)()
+        return commit(work, *arguments)
+
+    monkeypatch.setattr(FileCommit, "commit", acting)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_a_push_is_committed_after_it_was_accepted(node: Node) -> None:
     node.start()
     receipt = node.accept(line(1) + line(2))
     assert receipt.state == "accepted"
@@ -137,16 +151,14 @@ def test_a_push_is_committed_after_it_was_accepted(make_node: Callable[..., Node
     assert (done.state, done.records, done.head) == ("committed", 2, str(node.bench.state.head))
 
 
-def test_pushes_are_committed_in_the_order_of_acceptance(make_node: Callable[..., Node]) -> None:
-    node = make_node()
+def test_pushes_are_committed_in_the_order_of_acceptance(node: Node) -> None:
     receipts = [node.accept(line(number), f"key{number}") for number in (3, 1, 2)]
     node.start()
     assert [node.settled(one).state for one in receipts] == ["committed"] * 3
     assert node.bench.values("id") == [(3,), (1,), (2,)]
 
 
-def test_a_refused_push_says_why_and_the_next_one_is_committed(make_node: Callable[..., Node]) -> None:
-    node = make_node()
+def test_a_refused_push_says_why_and_the_next_one_is_committed(node: Node) -> None:
     bad = node.accept('{"id":"x"}\n', "bad")
     good = node.accept(line(2), "good")
     node.start()
@@ -158,9 +170,8 @@ def test_a_refused_push_says_why_and_the_next_one_is_committed(make_node: Callab
 
 
 def test_a_receipt_has_the_number_of_rejected_rows_and_the_first_reason(
-    make_node: Callable[..., Node],
+    node: Node,
 ) -> None:
-    node = make_node()
     receipt = node.accept('{"id":1}\n{"id":"x"}\ny\n')
     node.pushes.wake(node.bench.dataset)
     done = node.settled(receipt)
@@ -178,12 +189,12 @@ def test_a_receipt_has_the_number_of_rejected_rows_and_the_first_reason(
     ids=["before the commit", "between the commit and the receipt"],
 )
 def test_a_kill_loses_and_doubles_nothing(
-    make_node: Callable[..., Node],
+    node: Node,
     monkeypatch: pytest.MonkeyPatch,
     kill: tuple[type, str, list[tuple[int]], int | None],
     is_key_generated: bool,
 ) -> None:
-    node, (owner, name, rows, records) = make_node(), kill
+    owner, name, rows, records = kill
     receipt = node.accept(line(1), is_key_generated=is_key_generated)
     reached = threading.Event()
 
@@ -203,9 +214,9 @@ def test_a_kill_loses_and_doubles_nothing(
 
 
 def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
-    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, disk = make_node(), [OSError(errno.ENOSPC, "full")]
+    disk = [OSError(errno.ENOSPC, "full")]
 
     def failing(*args: Any) -> Any:
         if disk:
@@ -230,31 +241,27 @@ def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
     ],
 )
 def test_who_waits_for_a_push_is_told_soon_which_part_does_not_answer(
-    make_node: Callable[..., Node], silent: dict[str, str], code: str, text: str
+    node: Node, silent: dict[str, str], code: str, text: str
 ) -> None:
-    node = make_node()
     receipt = node.accept(line(1))  # nothing commits it
     node.silent.replace(silent)
-    waiting = node.waiting(receipt, PATIENCE_SECONDS + 0.5)
+    waiting = node.waiting(receipt, module.PATIENCE_SECONDS + 0.5)
     assert (waiting.state, waiting.code, waiting.text) == ("accepted", code, text)
     node.start()
     assert (node.settled(receipt).state, node.waiting(receipt).code) == ("committed", "")
 
 
 def test_a_push_is_tried_again_as_soon_as_the_part_that_it_waits_for_answers(
-    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, failed = make_node(), threading.Event()
+    failed = threading.Event()
     monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=60.0, most=60.0))
-    commit = FileCommit.commit
 
-    def failing(*args: Any) -> Any:
-        if not failed.is_set():
-            failed.set()
-            raise Unavailable(what="Kafka")
-        return commit(*args)
+    def once() -> None:
+        failed.set()
+        raise Unavailable(what="Kafka")
 
-    monkeypatch.setattr(FileCommit, "commit", failing)
+    while_committing(monkeypatch, once)
     node.silent.replace({"kafka": "no answer"})
     node.start()
     receipt = node.accept(line(1))
@@ -264,10 +271,7 @@ def test_a_push_is_tried_again_as_soon_as_the_part_that_it_waits_for_answers(
     assert node.settled(receipt).state == "committed"
 
 
-def test_a_push_that_hits_a_bug_does_not_delay_others(
-    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = make_node()
+def test_a_push_that_hits_a_bug_does_not_delay_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     commit, tries = FileCommit.commit, Counter[str]()
 
     def failing(work: FileCommit, *args: Any) -> Any:
@@ -280,7 +284,7 @@ def test_a_push_that_hits_a_bug_does_not_delay_others(
     receipts = [node.accept(line(number), key) for number, key in enumerate(("bug", "once", "fine"), 1)]
     node.start()
     assert [node.settled(one).code for one in receipts] == ["Bug", "", ""]
-    assert tries == {"bug": MAX_ATTEMPTS_AFTER_BUG, "once": 2, "fine": 1}
+    assert tries == {"bug": module.MAX_ATTEMPTS_AFTER_BUG, "once": 2, "fine": 1}
     assert node.bench.values("id") == [(2,), (3,)]
 
 
@@ -292,10 +296,7 @@ def test_a_push_that_appends_nothing_is_unchanged(make_node: Callable[..., Node]
     assert done == [("committed", 1), ("unchanged", 0), ("unchanged", 0)]
 
 
-def test_a_key_that_the_chain_knows_with_other_content_is_refused(
-    make_node: Callable[..., Node], tmp_path: Path
-) -> None:
-    node = make_node()
+def test_a_key_that_the_chain_knows_with_other_content_is_refused(node: Node, tmp_path: Path) -> None:
     node.start()
     node.settled(node.accept(line(1), "k"))
     for file in node.home.rglob("*.json"):
@@ -304,10 +305,7 @@ def test_a_key_that_the_chain_knows_with_other_content_is_refused(
     assert (done.state, done.code, node.bench.values("id")) == ("refused", "KeyReused", [(1,)])
 
 
-def test_pushes_of_a_deleted_dataset_are_refused(
-    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = make_node()
+def test_pushes_of_a_deleted_dataset_are_refused(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     receipt = node.accept(line(1))
     monkeypatch.setattr(node.bench.states, "current", lambda _: None)
     node.start()
@@ -315,9 +313,8 @@ def test_pushes_of_a_deleted_dataset_are_refused(
 
 
 def test_a_stopping_service_leaves_the_push_for_the_next_start(
-    make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = make_node()
     receipt = node.accept(line(1))
     node.start()
     node.restart()  # sets the stop event of the first one
@@ -329,8 +326,7 @@ def test_a_stopping_service_leaves_the_push_for_the_next_start(
     assert (node.settled(receipt).state, node.bench.values("id")) == ("committed", [(1,)])
 
 
-def test_waiting_ends_at_the_timeout_or_when_the_caller_has_gone(make_node: Callable[..., Node]) -> None:
-    node = make_node()
+def test_waiting_ends_at_the_timeout_or_when_the_caller_has_gone(node: Node) -> None:
     receipt = node.accept(line(1))
     begun = time.monotonic()
     assert node.settled(receipt, 0.3).state == "accepted"
@@ -356,39 +352,17 @@ class LaterPool:
 
 
 @pytest.fixture
-def later(make_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> tuple[Node, LaterPool]:
-    """Return a node that settles pushes when its pool is run."""
+def later(node: Node, monkeypatch: pytest.MonkeyPatch) -> LaterPool:
+    """Return the pool of a node, which settles pushes when it is run."""
     monkeypatch.setattr(module, "PUSH_BACKOFF", Backoff(first=0.0, most=0.0))
-    node = make_node()
     pool = LaterPool(lambda: node.pushes.wake(node.bench.dataset))
     node.pushes._parts = replace(node.pushes._parts, pool=cast("Any", pool))
-    return node, pool
-
-
-Committing = Callable[[FileCommit, Any, Any], Outcome]
-
-
-def while_committing(monkeypatch: pytest.MonkeyPatch, *actions: Callable[[], object]) -> None:
-    """Do one of these before each of the next commits."""
-    commit: Committing = FileCommit.commit
-    left = list(actions)
-
-    def acting(work: FileCommit, *arguments: Any) -> Outcome:
-        if left:
-            left.pop(0)()
-        return commit(work, *arguments)
-
-    monkeypatch.setattr(FileCommit, "commit", acting)
-
-
-def fail(error: Exception) -> None:
-    raise error
+    return pool
 
 
 def test_a_push_that_arrives_while_another_is_settled_is_settled_too(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, pool = later
     receipts = [node.accept(line(1), "first")]
     node.pushes._working = GuardedDict(node.pushes._lock)
 
@@ -397,15 +371,14 @@ def test_a_push_that_arrives_while_another_is_settled_is_settled_too(
         node.pushes.wake(node.bench.dataset)
 
     while_committing(monkeypatch, arrive)
-    pool.run()
+    later.run()
     assert [node.settled(one, 0).state for one in receipts] == ["committed"] * 2
 
 
-def test_pushes_that_another_process_settles_are_left_to_it(later: tuple[Node, LaterPool]) -> None:
-    node, pool = later
+def test_pushes_that_another_process_settles_are_left_to_it(node: Node, later: LaterPool) -> None:
     receipt = node.accept(line(1))
     with Receipts(node.home).working(node.bench.dataset):
-        pool.run()
+        later.run()
     assert (node.settled(receipt, 0), node.bench.rows()) == (receipt, [])
 
 
@@ -419,12 +392,11 @@ def test_pushes_that_another_process_settles_are_left_to_it(later: tuple[Node, L
     ],
 )
 def test_a_push_without_a_commit_is_retried(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch, error: Exception
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    node, pool = later
     receipt = node.accept(line(1))
     while_committing(monkeypatch, *2 * [partial(fail, error)])
-    pool.run()
+    later.run()
     assert node.settled(receipt, 0).state == "committed"
 
 
@@ -441,21 +413,19 @@ class Waits(threading.Event):
 
 
 def test_pauses_between_attempts_grow_up_to_five_seconds(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, pool = later
     monkeypatch.setattr(module, "PUSH_BACKOFF", PUSH_BACKOFF)
     node.pushes._stop = waits = Waits()
     node.accept(line(1))
     while_committing(monkeypatch, *8 * [partial(fail, Unavailable(what="the bus"))])
-    pool.run()
+    later.run()
     assert waits.seconds == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
 
 
 def test_a_push_is_counted_once_its_outcome_is_stored(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, pool = later
     receipt, counted = node.accept(line(1)), metrics.PUSHES.labels("committed")
     before = counted._value.get()
 
@@ -464,37 +434,34 @@ def test_a_push_is_counted_once_its_outcome_is_stored(
 
     with monkeypatch.context() as patch:
         patch.setattr(Receipts, "settle", full)
-        pool.run()
+        later.run()
     assert (node.settled(receipt, 0), counted._value.get()) == (receipt, before)
-    pool.run()
+    later.run()
     assert node.settled(receipt, 0).state == "committed"
     assert counted._value.get() == before + 1
     assert node.bench.values("id") == [(1,)]
 
 
 def test_a_push_that_the_end_of_the_service_interrupts_stays_accepted(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, pool = later
     receipt = node.accept(line(1))
     while_committing(monkeypatch, node.pushes._stop.set)
-    pool.run()
+    later.run()
     assert (node.settled(receipt, 0), node.bench.rows()) == (receipt, [])
 
 
-def test_a_service_that_was_stopped_settles_no_push(later: tuple[Node, LaterPool]) -> None:
-    node, pool = later
+def test_a_service_that_was_stopped_settles_no_push(node: Node, later: LaterPool) -> None:
     receipt, stop = node.accept(line(1)), threading.Event()
     stop.set()
     node.pushes.run(stop)
-    pool.run()
+    later.run()
     assert (node.settled(receipt, 0), node.bench.rows()) == (receipt, [])
 
 
-def test_records_without_event_time_get_the_time_of_acceptance(later: tuple[Node, LaterPool]) -> None:
-    node, pool = later
+def test_records_without_event_time_get_the_time_of_acceptance(node: Node, later: LaterPool) -> None:
     node.accept('{"id":1}\n')
-    pool.run()
+    later.run()
     assert node.bench.values("event_time") == [(datetime(2020, 6, 1, tzinfo=UTC),)]
 
 
@@ -518,9 +485,8 @@ class QuarterHours(threading.Event):
 
 
 def test_receipts_are_cleaned_up_when_the_service_starts_and_every_hour(
-    later: tuple[Node, LaterPool], monkeypatch: pytest.MonkeyPatch
+    node: Node, later: LaterPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node, _ = later
     node.home.mkdir(exist_ok=True)
     clock, tidied = QuarterHours(), list[float]()
     monkeypatch.setattr(Receipts, "tidy", lambda _: tidied.append(clock.now))

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
+from odf_testing.ingest_batches import a_kafka_batch, a_message_batch
 
 from odf_common.metadata.steps import (
     MergeStrategy,
@@ -17,11 +17,6 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepCsv,
 )
-from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.prepare.batch import MessageBatch, Part
-from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.read.message_buffer import MessageBuffer
 
 A, R, FROM, TO = 0, 1, 2, 3
 TIMES = {number: f"2024-01-01T0{number}:00:00Z" for number in (1, 2, 3)}
@@ -54,33 +49,7 @@ RETRACTED = [  # RFC-015, "Retract Stream"
 
 def ingest(bench: Any, messages: list[bytes], at: int) -> None:
     """Commit messages of a topic that has `at` messages already."""
-    end = at + len(messages)
-    part = Part(
-        partition=0,
-        values=MessageBuffer.of(messages),
-        offsets=range(at, end),
-        timestamps=np.full(len(messages), 1_700_000_000_000),
-    )
-    batch = MessageBatch(
-        topic="topic",
-        topic_id="one",
-        partitions=1,
-        parts=(part,),
-        start={0: at},
-        end={0: end},
-        beginning={0: 0},
-        begun=0.0,
-        size=0,
-    )
-    plan = plan_of(bench.state, bench.state.push_sources["default"])
-    work = KafkaBatch(
-        "default",
-        batch,
-        plan=plan,
-        reading=bench.pool.submit(bench.preparer.messages, plan, batch),
-        read=bench.preparer.messages,
-        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
-    )
+    work = a_kafka_batch(bench, a_message_batch({0: messages}, {0: at}))
     bench.queues.commit(bench.dataset, work)
     assert work.rejected == ()
 

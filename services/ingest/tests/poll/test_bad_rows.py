@@ -35,7 +35,7 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
 )
 from odf_ingest.commit.committer import BatchCommitter
-from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
+from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.errors import CannotRetry, TooManyRejected
 from odf_ingest.poll.fetch import FetchedMessages
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
@@ -379,13 +379,7 @@ def test_of_a_killed_poll_and_the_next_one_only_what_was_committed_is_open(
     web.pages["/a"] = Page(body=b'{"id":1}\nnew\n', etag='"2"')
     poll(bench)
     letters = StoredLetters(bench.coordinator.letters)
-    made = RejectedMessages(
-        queues=bench.queues,
-        blobs=bench.blobs,
-        letters=letters,
-        preparer=bench.preparer,
-        bus=bench.coordinator,
-    )
+    made = bench.rejected_messages(letters)
     assert [one.value for one in letters.sent] == [b"old", b"new"]
     assert [(one.offset, one.value) for one in made.open(bench.dataset)] == [(0, b"new")]
     assert made.drop(bench.dataset, [MessageLocation(source="", location="0/0")]).open == 0

@@ -172,6 +172,26 @@ def make_broker(make_polled: Any, brokers: list[OneSession]) -> Callable[..., tu
     return make
 
 
+@pytest.fixture
+def unconfirmed(
+    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[OneSession, Any]]:
+    """Return a factory of brokers that do not answer the confirmations of their messages, which are committed."""
+
+    def make(*numbers: int) -> tuple[OneSession, Any]:
+        broker, bench = make_broker(EXACT, *numbers)
+        broker.is_mute = True
+        with monkeypatch.context() as patch:
+            patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
+            with pytest.raises(SourceUnreachable, match="no answer in time"):
+                poll(bench)
+        broker.is_mute = False
+        broker.confirmed.clear()
+        return broker, bench
+
+    return make
+
+
 def ids(bench: Any) -> list[int]:
     return [one for (one,) in bench.values("id")]
 
@@ -284,17 +304,10 @@ def test_each_message_is_a_block_if_it_is_a_whole_snapshot(make_broker: Any, pol
 
 
 def test_a_message_that_a_broker_repeats_is_confirmed_again_and_read_once(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+    unconfirmed: Any, poll: Any
 ) -> None:
-    broker, bench = make_broker(EXACT, 1, 2)
-    broker.is_mute = True
-    with monkeypatch.context() as patch:
-        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-        with pytest.raises(SourceUnreachable, match="no answer in time"):
-            poll(bench)
+    broker, bench = unconfirmed(1, 2)
     assert ids(bench) == [1, 2]
-    broker.is_mute = False
-    broker.confirmed.clear()
     broker.waiting[7] = b'{"id":7}'
     assert poll(bench) == PollSummary(blocks=1, records=1)
     assert [number for kind, number in broker.confirmed if kind is PUBREC] == [1, 2, 7]
@@ -320,15 +333,10 @@ def test_a_number_that_was_released_is_that_of_a_new_message(make_broker: Any, p
 
 
 def test_a_broker_that_has_lost_the_session_is_subscribed_again_and_its_numbers_are_new(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+    unconfirmed: Any, poll: Any
 ) -> None:
-    broker, bench = make_broker(EXACT, 1)
-    broker.is_mute = True
-    with monkeypatch.context() as patch:
-        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-        with pytest.raises(SourceUnreachable):
-            poll(bench)
-    broker.is_mute, broker.has_session, broker.waiting = False, False, {}
+    broker, bench = unconfirmed(1)
+    broker.has_session, broker.waiting = False, {}
     assert poll(bench) == NOTHING
     broker.waiting = {1: b'{"id":11}'}
     assert poll(bench).records == 1
@@ -337,15 +345,12 @@ def test_a_broker_that_has_lost_the_session_is_subscribed_again_and_its_numbers_
 
 
 def test_a_broker_that_has_forgotten_a_batch_blocks_no_later_poll(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+    unconfirmed: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker, bench = make_broker(EXACT, 1)
-    broker.is_mute = True
+    broker, bench = unconfirmed(1)
+    broker.waiting = {}
     with monkeypatch.context() as patch:
         patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-        with pytest.raises(SourceUnreachable):
-            poll(bench)
-        broker.is_mute, broker.waiting = False, {}
         assert poll(bench) == NOTHING
     broker.waiting = {1: b'{"id":11}'}
     assert poll(bench).records == 1
@@ -353,16 +358,10 @@ def test_a_broker_that_has_forgotten_a_batch_blocks_no_later_poll(
 
 
 def test_a_batch_larger_than_the_window_of_a_broker_that_repeats_it_is_released_in_parts(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
+    unconfirmed: Any, poll: Any
 ) -> None:
-    broker, bench = make_broker(EXACT, 1, 2, 3, 4, 5)
-    broker.is_mute = True
-    with monkeypatch.context() as patch:
-        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-        with pytest.raises(SourceUnreachable):
-            poll(bench)
-    broker.is_mute, broker.window = False, 2
-    broker.confirmed.clear()
+    broker, bench = unconfirmed(1, 2, 3, 4, 5)
+    broker.window = 2
     assert poll(bench) == NOTHING
     assert broker.waiting == {}
     assert [number for kind, number in broker.confirmed if kind is PUBREC] == [1, 2, 3, 4, 5]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-import pytest
 from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
@@ -247,10 +246,3 @@ def running(
 
 def message(number: int) -> bytes:
     return b'{"id":%d,"v":"a","event_time":"2020-01-01T00:00:00Z"}' % number
-
-
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from odf_testing.builders import a_dataset, a_push_source
+from odf_testing.ingest_batches import a_message_batch, commit_messages
 from prometheus_client import REGISTRY
 
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
@@ -27,7 +28,7 @@ from odf_ingest.topic_names import TopicNames
 
 from .assigned_world import OTHER, UNREADABLE, World
 from .in_memory_broker import TOPIC
-from .test_messages import a_batch, commit, message
+from .test_messages import message
 from .test_source import a_chunk
 
 
@@ -41,8 +42,8 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def commit_of_another_writer(world: World) -> None:
-    batch = a_batch({0: [message(1)]}, topic_id=world.broker.ids[TOPIC])
-    commit(world.bench, replace(batch, topic=TOPIC))
+    batch = a_message_batch({0: [message(1)]}, topic_id=world.broker.ids[TOPIC])
+    commit_messages(world.bench, replace(batch, topic=TOPIC))
 
 
 def test_a_dataset_of_another_instance_is_not_looked_up(world: World) -> None:

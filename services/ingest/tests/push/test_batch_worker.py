@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from odf_testing.builders import a_dataset, a_query
+from odf_testing.ingest_batches import a_message_batch
 from prometheus_client import REGISTRY
 
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
@@ -34,7 +35,7 @@ from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import Broker
-from .test_messages import JUNK, a_batch, message
+from .test_messages import JUNK, message
 
 TOPIC = "topic"
 FULL = StorageUnavailable(file="data/x", why="the disk is full")
@@ -146,7 +147,7 @@ def refuse(work: Work, *errors: Exception) -> None:
 
 def test_a_batch_is_committed_and_reported_with_the_remaining_lag(work: Work) -> None:
     work.source.alias, work.source.offsets.high = "counted", {0: 5}
-    work.begin(a_batch({0: [message(1), message(2)]}))
+    work.begin(a_message_batch({0: [message(1), message(2)]}))
     assert (work.ids, work.progress, work.failures) == ([1, 2], [(3, 2)], [])
     assert (counted("records_total"), counted("lag")) == (2, 3)
     in_flight = work.source.in_flight
@@ -165,7 +166,7 @@ def test_a_batch_without_keys_waits_for_no_index_and_no_query(work: Work) -> Non
 
     work.bench.queues.catch_up = refused
     work.pool.is_held = True
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.source.in_flight.querying_since is None
     work.pool.is_held = False
     work.pool.run()
@@ -177,13 +178,13 @@ def test_the_lag_counts_messages_of_the_sources_other_topics(work: Work) -> None
     work.source.siblings = frozenset({work.source.key._replace(topic="other")})
     work.source.readers = {next(iter(work.source.siblings)): other}  # type: ignore[dict-item]
     work.source.offsets.high = {0: 2}
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.progress == [(8, 1)]
 
 
 def test_a_batch_that_a_reopened_source_left_behind_is_dropped(work: Work) -> None:
     work.pool.is_held = True
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     work.source.in_flight.is_stale = True
     work.pool.is_held = False
     work.pool.run()
@@ -194,7 +195,7 @@ def test_no_index_is_built_for_a_batch_that_is_dropped(make_work: Callable[..., 
     work, indexed = make_work(MergeStrategyLedger(primary_key=("id",))), list[object]()
     work.bench.queues.catch_up = lambda *some: indexed.append(some)
     work.pool.is_held = True
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     work.source.in_flight.is_stale = True
     work.pool.is_held = False
     work.pool.run()
@@ -208,7 +209,7 @@ def test_messages_of_a_topic_that_was_replaced_while_they_were_read_are_not_comm
     work.broker.drop(TOPIC)
     if topic_id is not None:
         work.broker.ids[TOPIC] = topic_id
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert isinstance(work.failure, error)
     assert work.ids == []
 
@@ -216,15 +217,15 @@ def test_messages_of_a_topic_that_was_replaced_while_they_were_read_are_not_comm
 @pytest.mark.parametrize("error", [FULL, ZeroDivisionError(), InvalidInput(text="beyond help")])
 def test_batches_after_one_that_cannot_be_committed_are_dropped(work: Work, error: Exception) -> None:
     refuse(work, error)
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.failure is error
-    work.begin(a_batch({0: [message(2)]}, start={0: 1}))
+    work.begin(a_message_batch({0: [message(2)]}, start={0: 1}))
     assert (work.ids, len(work.failures), work.source.in_flight.count) == ([], 1, 0)
 
 
 def test_a_batch_whose_index_is_behind_is_read_again(work: Work) -> None:
     refuse(work, IndexBehind())
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert isinstance(work.failure, PositionChanged)
 
 
@@ -233,7 +234,7 @@ def test_a_bug_outside_the_commit_stops_the_source_too(work: Work, monkeypatch: 
         raise ZeroDivisionError
 
     monkeypatch.setattr(work.worker, "_commit", bug)
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert isinstance(work.failure, ZeroDivisionError)
 
 
@@ -251,7 +252,7 @@ def test_a_lost_coordinator_is_waited_for_and_named_meanwhile(
         return commit(*arguments)
 
     work.bench.queues.commit_indexed = committed
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert [trouble and trouble.tries for trouble in troubles] == [None, 1, 2]
     assert (work.ids, work.source.in_flight.trouble) == ([1], None)
 
@@ -261,7 +262,7 @@ def test_lost_dead_letters_are_written_by_the_retry_and_no_message_is_read_again
 ) -> None:
     monkeypatch.setattr(retry, "UNAVAILABLE_BACKOFF", Backoff(first=0.0, most=0.0))
     work.bench.coordinator.lost_flushes = 2
-    work.begin(a_batch({0: [b"junk", message(1)]}))
+    work.begin(a_message_batch({0: [b"junk", message(1)]}))
     assert (work.ids, work.failures) == ([1], [])
     assert [letter.offset for letter in work.bench.coordinator.letters] == [0]
     assert position_of(work.bench.state, "default").rejected == 1
@@ -270,7 +271,7 @@ def test_lost_dead_letters_are_written_by_the_retry_and_no_message_is_read_again
 def test_a_service_that_stops_waits_for_no_coordinator(work: Work) -> None:
     work.worker.end()
     refuse(work, Unavailable(what="the coordinator", why="no answer"))
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert (work.ids, work.progress, work.failures, work.source.in_flight.count) == ([], [], [], 0)
 
 
@@ -279,7 +280,7 @@ def test_the_rest_of_a_batch_that_was_committed_in_part_is_read_again(work: Work
         work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
     )
     work.source.offsets.high = {0: 4}
-    work.begin(a_batch({0: JUNK}))
+    work.begin(a_message_batch({0: JUNK}))
     assert isinstance(work.failure, PositionChanged)
     assert (work.ids, work.progress) == ([1], [(3, 1)])
 
@@ -290,7 +291,7 @@ def test_the_lag_is_reported_for_a_source_that_lacks_the_rest_of_a_correction(
     step = ReadStepNdJson(ddl_schema=("op INT", "id BIGINT", "event_time TIMESTAMP"))
     work = make_work(MergeStrategyChangelogStream(primary_key=("id",)), step)
     work.source.offsets.high = {0: 3}
-    work.begin(a_batch({0: [b'{"op":2,"id":1,"event_time":"2020-01-01T00:00:00Z"}']}))
+    work.begin(a_message_batch({0: [b'{"op":2,"id":1,"event_time":"2020-01-01T00:00:00Z"}']}))
     assert isinstance(work.failure, AwaitingCorrection)
     assert work.progress == [(3, 0)]
 
@@ -304,7 +305,7 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
 ) -> None:
     search = a_search()
     refuse(work, InvalidInput(text="beyond help"))
-    work.begin(replace(a_batch({0: [message(1)]}), search=search))
+    work.begin(replace(a_message_batch({0: [message(1)]}), search=search))
     assert isinstance(work.failure, PositionChanged)
     assert position_of(work.bench.state, "default").topics[TOPIC].next == {0: 1}
     assert [(one.offset, one.value, one.reason) for one in work.bench.coordinator.letters] == [
@@ -319,7 +320,7 @@ def test_an_invalid_message_is_skipped_if_the_source_stops_at_those(work: Work) 
         work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
     )
     work.source.offsets.high = {0: 3}
-    work.begin(replace(a_batch({0: [b"junk"]}), search=a_search()))
+    work.begin(replace(a_message_batch({0: [b"junk"]}), search=a_search()))
     assert isinstance(work.failure, PositionChanged)
     assert [one.reason for one in work.bench.coordinator.letters] == [
         "skipped by command: expected one JSON object"
@@ -330,7 +331,7 @@ def test_an_invalid_message_is_skipped_if_the_source_stops_at_those(work: Work) 
 def test_a_skip_that_cannot_be_committed_is_retried_with_the_source(work: Work) -> None:
     search = a_search()
     refuse(work, InvalidInput(text="beyond help"), FULL)
-    batch = replace(a_batch({0: [message(1)]}), search=search)
+    batch = replace(a_message_batch({0: [message(1)]}), search=search)
     work.begin(batch)
     assert work.failure is FULL
     assert not search.found.done()
@@ -339,9 +340,9 @@ def test_a_skip_that_cannot_be_committed_is_retried_with_the_source(work: Work) 
 
 def test_a_search_ends_without_a_message_once_all_are_committed(work: Work) -> None:
     search = a_search()
-    work.begin(replace(a_batch({0: [message(1)]}), search=search))
+    work.begin(replace(a_message_batch({0: [message(1)]}), search=search))
     assert not search.found.done()
-    work.begin(replace(a_batch({0: [message(2)]}, start={0: 1}), search=search))
+    work.begin(replace(a_message_batch({0: [message(2)]}, start={0: 1}), search=search))
     assert search.found.result(0) is None
     assert (work.ids, work.failures) == ([1, 2], [])
 
@@ -350,7 +351,7 @@ def test_a_search_is_over_although_the_rest_of_its_last_batch_fails(work: Work) 
     stop = SourceSettings(bad_records=BadRecords.STOP)
     save_settings(work.bench.blobs, work.bench.dataset, "default", stop)
     search = replace(a_search(), count=2, until={0: 1})
-    work.begin(replace(a_batch({0: [message(1), b"junk"]}), search=search))
+    work.begin(replace(a_message_batch({0: [message(1), b"junk"]}), search=search))
     assert isinstance(work.failure, PositionChanged)
     assert work.ids == [1]
     assert search.found.result(0) is None, "nobody asked to skip what comes after it"
@@ -366,7 +367,7 @@ def test_a_cancelled_query_does_not_start(work: Work) -> None:
     work.bench.preparer.messages = lambda _, batch: queried.append(batch)
     a_query_source(work)
     work.pool.is_held = True
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.source.in_flight.querying_since is not None
     work.source.in_flight.is_stale = True
     work.pool.is_held = False
@@ -383,7 +384,7 @@ def test_a_query_is_cancelled_when_its_source_is_reopened(work: Work) -> None:
         plans.append(plan)
 
     work.bench.preparer.messages = messages
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.source.in_flight.querying_since is None
     work.source.in_flight.is_stale = False
     assert plans[0].is_wanted()
@@ -398,10 +399,10 @@ def test_a_failure_is_reported_with_what_its_batch_met_of_the_chain(work: Work) 
         raise InvalidInput(text="beyond help")
 
     work.bench.preparer.messages = beyond_help
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     work.source.dataset = a_dataset("gone")
     work.source.in_flight.is_stale = False
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.chains == [met, None]
 
 
@@ -420,7 +421,7 @@ def test_a_batch_takes_its_place_once_its_index_is_ready(make_work: Callable[...
 
     noted("catch_up")
     noted("commit_indexed")
-    work.begin(a_batch({0: [message(1), message(1)]}))
+    work.begin(a_message_batch({0: [message(1), message(1)]}))
     assert (order, work.ids) == (["catch_up", "commit_indexed"], [1])
 
 
@@ -430,6 +431,6 @@ def test_an_index_that_cannot_be_stored_fails_its_batch(make_work: Callable[...,
 
     work = make_work(MergeStrategyLedger(primary_key=("id",)))
     work.bench.queues.catch_up = full
-    work.begin(a_batch({0: [message(1)]}))
+    work.begin(a_message_batch({0: [message(1)]}))
     assert work.failure is FULL
     assert work.ids == []

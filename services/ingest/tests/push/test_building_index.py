@@ -37,9 +37,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    broker = Broker()
-    broker.make(TOPIC)
+def broker(broker: Broker) -> Broker:
     broker.make(OTHER)
     return broker
 

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from odf_testing.ingest_batches import commit_file
 
 from odf_common.chain.walk import fold
 from odf_common.data.schema_evolution import schema_of_event
@@ -24,8 +25,6 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import Outcome
-from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.plan import plan_of
 
 APPEND = MergeStrategyAppend()
@@ -38,13 +37,7 @@ CITIES = (
 
 
 def push(bench: Any, tmp_path: Path, text: str, *, key: str = "key", source: str = "default") -> Outcome:
-    file = tmp_path / "batch"
-    file.write_text(text)
-    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key)
-    outcome: Outcome = bench.queues.commit(
-        bench.dataset, FileCommit(source, batch, bench.preparer, bench.rejecting)
-    )
-    return outcome
+    return commit_file(bench, tmp_path / "batch", text, key, source=source)
 
 
 def a_source(name: str, *columns: str, merge: MergeStrategy = APPEND) -> AddPushSource:

@@ -26,13 +26,6 @@ from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 
 
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
-
-
 def control(
     node: Running, schedule: NoSchedule | None = None, owned: AssignedSources | None = None
 ) -> SourceControl:

@@ -11,7 +11,6 @@ from odf_ingest.control import source_commands as commands
 from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, ResumeResult
 
 from .in_memory_broker import TOPIC, Broker, message, running
-from .test_control import broker as broker  # noqa: PLC0414 - a fixture
 from .test_control import instances, stop
 
 

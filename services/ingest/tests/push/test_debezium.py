@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from odf_testing.ingest_batches import a_message_batch, commit_file
 from odf_testing.letters import StoredLetters
 
 from odf_common.errors import InvalidInput
@@ -22,14 +24,12 @@ from odf_common.metadata.steps import (
     ReadStepCsv,
     ReadStepNdJson,
 )
-from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat, MessageColumns
-from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
+from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.debezium import unwrapped
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.input_format import InputFormat
-from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, Retractions, SourceSettings, load_settings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, running
@@ -79,13 +79,6 @@ def encoded(values: Sequence[Json | None]) -> list[bytes | None]:
     return [None if value is None else json.dumps(value).encode() for value in values]
 
 
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
-
-
 def a_bench(make_bench: Any, merge: MergeStrategy, columns: Sequence[str] = DDL, **settings: Any) -> Any:
     bench = make_bench(merge, ReadStepNdJson(ddl_schema=tuple(columns)))
     chosen = SourceSettings(envelope=Envelope.DEBEZIUM, **settings)
@@ -112,10 +105,6 @@ def state(bench: Any) -> dict[object, tuple[object, ...]]:
     return found
 
 
-def reasons(bench: Any) -> list[tuple[int, str]]:
-    return [(letter.offset, letter.reason) for letter in bench.coordinator.letters]
-
-
 @pytest.mark.parametrize("has_schema", [False, True])
 @pytest.mark.parametrize("is_apart", [False, True])
 @pytest.mark.parametrize("merge", [UPSERT, CHANGELOG], ids=["upsert", "changelog"])
@@ -125,7 +114,7 @@ def test_the_state_is_that_of_the_table(
     bench = a_bench(make_bench, merge, DDL if merge is UPSERT else (*DDL, "op INT"))
     story = [with_schema(one) for one in STORY] if has_schema else STORY
     drained(bench, broker, *([[one] for one in story] if is_apart else [story]))
-    assert reasons(bench) == []
+    assert bench.reasons == []
     last = datetime.fromtimestamp(START / 1000 + 4, UTC)
     assert state(bench) == {10: ("nut", Decimal("0.90"), last)}
     if merge is CHANGELOG:
@@ -142,7 +131,7 @@ def test_tombstones_that_are_sent_again_as_empty_messages_are_no_faults(
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [b"", *encoded([change("c", None, NUT)]), b" "]
         node.drain()
-    assert reasons(bench) == []
+    assert bench.reasons == []
     assert list(state(bench)) == [1]
 
 
@@ -158,8 +147,8 @@ def test_a_changelog_compares_what_a_change_replaces_with_the_record(make_bench:
         change("d", CHEAPER, None),
     ]
     drained(bench, broker, values)
-    assert [offset for offset, _ in reasons(bench)] == [1, 3, 4]
-    assert "column price: -C of id = 1 has 7.00, and its record has 1.00" in reasons(bench)[0][1]
+    assert [offset for offset, _ in bench.reasons] == [1, 3, 4]
+    assert "column price: -C of id = 1 has 7.00, and its record has 1.00" in bench.reasons[0][1]
     assert bench.values("op", "price") == [
         (ADD, Decimal("1.00")),
         (FROM, Decimal("1.00")),
@@ -176,7 +165,7 @@ def test_a_change_of_which_one_half_is_malformed_is_rejected_as_a_whole(
     bench = a_bench(make_bench, CHANGELOG, (*DDL, "op INT"))
     values = [change("c", None, NUT), change("u", NUT, row(1, "nut", "cheap")), change("d", NUT, None)]
     drained(bench, broker, values)
-    assert [offset for offset, _ in reasons(bench)] == [1]
+    assert [offset for offset, _ in bench.reasons] == [1]
     assert bench.values("op") == [(ADD,), (RETRACT,)]
 
 
@@ -184,31 +173,18 @@ def test_changes_without_before_need_another_setting(make_bench: Any, broker: Br
     bench = a_bench(make_bench, CHANGELOG, (*DDL, "op INT"))
     values = [change("c", None, NUT), change("u", None, CHEAPER), change("d", None, None)]
     drained(bench, broker, values)
-    assert [why.partition(":")[0] for _, why in reasons(bench)] == [
+    assert [why.partition(":")[0] for _, why in bench.reasons] == [
         "an update has no before, so the values that it changes are not known",
         "a deletion has no before, so the values that it changes are not known",
     ]
-    assert (
-        "REPLICA IDENTITY FULL), set retractions=complete, or merge as UpsertStream" in reasons(bench)[0][1]
-    )
+    assert "REPLICA IDENTITY FULL), set retractions=complete, or merge as UpsertStream" in bench.reasons[0][1]
 
 
 def a_batch(
     columns: MessageColumns, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()
 ) -> MessageBatch:
-    messages = MessageBuffer.of(values)
-    return MessageBatch(
-        topic=TOPIC,
-        topic_id="one",
-        partitions=1,
-        parts=(Part(partition=0, values=messages, offsets=range(len(values)), timestamps=None, keys=keys),),
-        start={0: 0},
-        end={0: len(values)},
-        beginning={0: 0},
-        begun=0.0,
-        size=0,
-        columns=columns,
-    )
+    batch = a_message_batch({0: values}, topic=TOPIC, sent_ms=None, columns=columns)
+    return replace(batch, parts=tuple(replace(part, keys=keys) for part in batch.parts))
 
 
 @pytest.mark.parametrize(
@@ -253,7 +229,7 @@ def test_a_deletion_without_before_has_the_key_of_its_message(make_bench: Any, m
     reading = bench.pool.submit(read, plan, batch)
     work = KafkaBatch("default", batch, plan=plan, reading=reading, read=read, rejecting=bench.rejecting)
     bench.queues.commit(bench.dataset, work)
-    assert reasons(bench) == []
+    assert bench.reasons == []
     assert state(bench) == {}
     assert len(bench.rows()) == (0 if merge is UPSERT else 4)
 
@@ -272,7 +248,7 @@ def test_what_is_no_change_is_rejected_by_name(make_bench: Any, broker: Broker) 
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [*encoded(values), b'{"op":"c","op":"d"}', b"[1]"]
         node.drain()
-    assert [why.partition(";")[0].partition(":")[0] for _, why in reasons(bench)] == [
+    assert [why.partition(";")[0].partition(":")[0] for _, why in bench.reasons] == [
         "its table was truncated, which no record says",
         "has no op, before and after of Debezium's envelope",
         'op "x" is none of c, u, d, r and t',
@@ -288,15 +264,13 @@ def test_what_is_no_change_is_rejected_by_name(make_bench: Any, broker: Broker) 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data", "io.debezium.time"
 
 
-def commit_file(bench: Any, folder: Path, content: bytes, format_: str = "") -> Any:
-    file = folder / "changes"
-    file.write_bytes(content)
-    input_format = InputFormat.parse(format_)
-    batch = FileBatch(
-        file=file, event_time=Timestamp(0), key=str(content), is_key_generated=True, format=input_format
-    )
-    work = FileCommit("default", batch, bench.preparer, bench.rejecting)
-    return work.commit(bench.queues, bench.dataset)
+def commit_changes(bench: Any, folder: Path, content: bytes, format_: str = "") -> Any:
+    fields: dict[str, Any] = {
+        "event_time": Timestamp(0),
+        "is_key_generated": True,
+        "format": InputFormat.parse(format_),
+    }
+    return commit_file(bench, folder / "changes", content, str(content), **fields)
 
 
 @pytest.mark.parametrize("merge", [UPSERT, CHANGELOG], ids=["upsert", "changelog"])
@@ -308,7 +282,7 @@ def test_a_file_of_changes_is_read_like_a_topic(
     story = [one for one in STORY if one is not None]
     messages = [*story, change("t", None, None), change("d", CHEAPER, None) if merge is CHANGELOG else {}]
     content = json.dumps(messages) if format_ else "\n".join(map(json.dumps, messages))
-    outcome = commit_file(bench, tmp_path, content.encode(), format_)
+    outcome = commit_changes(bench, tmp_path, content.encode(), format_)
     assert list(state(bench)) == [10]
     why = [
         "its table was truncated",
@@ -324,8 +298,8 @@ def test_a_file_of_changes_is_read_like_a_topic(
 def test_a_rejected_change_of_a_file_is_retried_in_its_envelope(make_bench: Any, tmp_path: Path) -> None:
     bench = a_bench(make_bench, CHANGELOG, (*DDL, "op INT"))
     lines = [json.dumps(one) for one in (change("c", None, BOLT), change("d", NUT, None))]
-    assert len(commit_file(bench, tmp_path, "\n".join(lines).encode()).rejected) == 1
-    commit_file(bench, tmp_path, json.dumps(change("c", None, NUT)).encode())
+    assert len(commit_changes(bench, tmp_path, "\n".join(lines).encode()).rejected) == 1
+    commit_changes(bench, tmp_path, json.dumps(change("c", None, NUT)).encode())
     rejected = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
     settled = rejected.retry(bench.dataset, [])
     assert (settled.count, settled.open) == (1, 0)
@@ -336,11 +310,11 @@ def test_a_file_whose_bad_changes_may_not_be_left_out_is_refused(make_bench: Any
     bench = a_bench(make_bench, UPSERT, bad_records=BadRecords.STOP)
     lines = [json.dumps(one) for one in (change("c", None, NUT), change("t", None, None))]
     with pytest.raises(InvalidInput, match="line 2: its table was truncated"):
-        commit_file(bench, tmp_path, "\n".join(lines).encode())
+        commit_changes(bench, tmp_path, "\n".join(lines).encode())
     assert bench.rows() == []
 
 
 def test_a_file_in_another_format_has_records_of_its_own(make_bench: Any, tmp_path: Path) -> None:
     bench = a_bench(make_bench, UPSERT)
-    commit_file(bench, tmp_path, b"id,name,price,event_time\n1,nut,1.00,2026-01-01T00:00:00Z\n", "csv")
+    commit_changes(bench, tmp_path, b"id,name,price,event_time\n1,nut,1.00,2026-01-01T00:00:00Z\n", "csv")
     assert list(state(bench)) == [1]

@@ -22,10 +22,8 @@ from .test_debezium import (
     a_bench,
     change,
     drained,
-    reasons,
     state,
 )
-from .test_debezium import broker as broker  # noqa: PLC0414 - a fixture
 
 
 def field(name: str, type_: str, meaning: str = "", **parameters: str) -> Json:
@@ -75,7 +73,7 @@ def test_values_are_exact_by_the_schema_of_their_message(make_bench: Any, broker
     }
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": FIELDS}]}
     drained(bench, broker, [{"schema": schema, "payload": change("c", None, after)}])
-    assert reasons(bench) == []
+    assert bench.reasons == []
     new_year = datetime(2026, 1, 1, tzinfo=UTC)
     (found,) = bench.rows()
     assert [found[name.split()[0]] for name in TYPED if name != "at_ns TIMESTAMP(9)"] == [
@@ -117,7 +115,7 @@ def test_values_that_are_not_exact_without_a_schema_are_rejected(
     bench = a_bench(make_bench, UPSERT, TYPED)
     good: Json = {"id": 1, "price": "1.25", "any": 1.5, "day": 20454}
     drained(bench, broker, [change("c", None, good), change("c", None, {"id": 2, name: value})])
-    ((offset, reason),) = reasons(bench)
+    ((offset, reason),) = bench.reasons
     assert offset == 1
     assert why in reason
     assert bench.values("price", "any", "day") == [(Decimal("1.25"), Decimal("1.500"), date(2026, 1, 1))]
@@ -196,7 +194,7 @@ def test_avro_is_read_with_the_names_of_its_times(
         node.drain()
         broker.logs[TOPIC, 0] += [sent("d", first, None, 2), None]
         node.drain()
-    assert reasons(bench) == []
+    assert bench.reasons == []
     new_year = datetime(2026, 1, 1, tzinfo=UTC)
     assert bench.values("op", "id", "name", "price", "any", "day", "at", "clock")[0] == (
         *(ADD, 1, "nut", Decimal("1.00"), Decimal("-0.001"), date(2026, 1, 1)),
@@ -233,6 +231,6 @@ def test_protobuf_is_read(make_bench: Any, broker: Broker, registry: Registry) -
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [*(framed(1, b"\0" + one) for one in [*created, gone]), None]
         node.drain()
-    assert reasons(bench) == []
+    assert bench.reasons == []
     time_ = datetime(1970, 1, 1, 0, 0, 0, 1000, tzinfo=UTC)
     assert state(bench) == {2: (None, Decimal("1.00"), time_)}

@@ -5,13 +5,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from odf_testing.ingest_batches import a_message_batch, commit_messages
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.read.types import known_columns
 from odf_ingest.read.types.known_columns import continued
-
-from .test_messages import a_batch, commit
 
 
 @pytest.fixture(autouse=True)
@@ -28,14 +27,14 @@ def test_records_with_more_columns_than_are_inferred_are_refused_with_the_way_ou
 ) -> None:
     monkeypatch.setattr(known_columns, "MAX_INFERRED_COLUMNS", 7)
     bench = make_bench(None, ReadStepNdJson())
-    commit(bench, a_batch({0: [record("a", "b"), record("c")]}))
+    commit_messages(bench, a_message_batch({0: [record("a", "b"), record("c")]}))
     with pytest.raises(
         InvalidInput,
         match=r"have 8 columns and fields, and at most 7 .*declare those to keep.* as STRING to keep its text",
     ):
-        commit(bench, a_batch({0: [record("a"), record("d", "e")]}, start={0: 2}))
+        commit_messages(bench, a_message_batch({0: [record("a"), record("d", "e")]}, start={0: 2}))
     assert len(bench.rows()) == 2, "nothing of the batch is committed"
-    commit(bench, a_batch({0: [record("a"), record("d")]}, start={0: 2}))
+    commit_messages(bench, a_message_batch({0: [record("a"), record("d")]}, start={0: 2}))
     assert [row["by"] for row in bench.rows()][-1]["d"] == 2
 
 
@@ -43,7 +42,7 @@ def test_an_object_with_endless_keys_is_kept_as_text_if_it_is_declared_so(make_b
     columns = ["id BIGINT", "by STRING"]
     bench = make_bench(None, ReadStepNdJson(ddl_schema=tuple(columns)))
     for start, keys in enumerate(("abcdefgh", "ijklmnop")):
-        commit(bench, a_batch({0: [record(*keys)]}, start={0: start}))
+        commit_messages(bench, a_message_batch({0: [record(*keys)]}, start={0: start}))
     assert [json.loads(row["by"]) for row in bench.rows()] == [
         dict.fromkeys(keys, 2) for keys in ("abcdefgh", "ijklmnop")
     ]

@@ -1,5 +1,4 @@
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.builders import a_dataset, a_derivative
+from odf_testing.ingest_batches import EVENT_TIME, commit_file
 
 from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
@@ -34,23 +34,10 @@ from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings, save_settings
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
-EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
 
 
-def push(
-    bench: Any,
-    tmp_path: Path,
-    text: str,
-    key: str = "key",
-    *,
-    is_key_generated: bool = False,
-    is_wanted: Callable[[], bool] = lambda: True,
-) -> Outcome:
-    file = tmp_path / "batch"
-    file.write_text(text)
-    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, is_key_generated=is_key_generated)
-    work = FileCommit("default", batch, bench.preparer, bench.rejecting, is_wanted)
-    return work.commit(bench.queues, bench.dataset)
+def push(bench: Any, folder: Path, text: str | None, key: str = "key", **more: Any) -> Outcome:
+    return commit_file(bench, folder / "batch", text, key, **more)
 
 
 def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str:
@@ -234,10 +221,8 @@ def test_a_file_that_cannot_reject_a_row_without_event_time_is_refused(
 
 
 def test_rows_without_event_time_get_that_which_the_client_gives(make_bench: Any, tmp_path: Path) -> None:
-    bench, file = make_bench(), tmp_path / "batch"
-    file.write_text('{"id":1}\n' + line(2))
-    batch = FileBatch(file=file, event_time=EVENT_TIME, fills_event_times=True, key="key")
-    FileCommit("default", batch, bench.preparer, bench.rejecting).commit(bench.queues, bench.dataset)
+    bench = make_bench()
+    push(bench, tmp_path, '{"id":1}\n' + line(2), fills_event_times=True)
     assert (1, EVENT_TIME.datetime()) in bench.values("id", "event_time")
 
 
@@ -430,11 +415,8 @@ def test_an_event_time_that_no_chain_can_represent_is_refused_and_nothing_is_com
     head = bench.state.head
     at = pa.array([milliseconds], pa.timestamp("ms", "UTC"))
     pq.write_table(pa.table({"event_time": at, "id": [1]}), tmp_path / "batch")
-    batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
     with pytest.raises(InvalidInput, match="years"):
-        bench.queues.commit(
-            bench.dataset, FileCommit("default", batch, bench.preparer, bench.rejecting, lambda: True)
-        )
+        push(bench, tmp_path, None)
     assert bench.state.head == head
 
 

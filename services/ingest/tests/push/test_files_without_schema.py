@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.ingest_batches import commit_file
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
@@ -15,8 +16,6 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepParquet,
 )
-from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.read.input_format import InputFormat
 
 EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
@@ -32,13 +31,7 @@ def push(bench: Any, folder: Path, format_: str, table: pa.Table) -> int:
     else:
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
-    batch = FileBatch(file=file, event_time=EVENT_TIME, key=key, format=InputFormat.parse(format_))
-    count: int = (
-        FileCommit("default", batch, bench.preparer, bench.rejecting, lambda: True)
-        .commit(bench.queues, bench.dataset)
-        .count
-    )
-    return count
+    return commit_file(bench, file, None, key, format=InputFormat.parse(format_)).count
 
 
 def records(bench: Any) -> list[dict[str, object]]:

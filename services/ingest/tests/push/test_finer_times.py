@@ -7,20 +7,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_query
+from odf_testing.ingest_batches import commit_file, commit_messages
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepCsv, ReadStepNdJson, Transform
 from odf_common.ports.engine import IsWanted
-from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.history.align_columns import align_columns
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import FinerTimes, SourceSettings, save_settings
 
-from .test_message_columns import messages, reasons
-from .test_messages import commit
+from .test_message_columns import messages
 
 DDL = ("id BIGINT", "event_time TIMESTAMP(3)", "registered TIMESTAMP(0)", "at TIME(0)")
 BIRTHS = """id,event_time,registered,at
@@ -44,11 +42,7 @@ class Microseconds:
 
 
 def push(bench: Any, folder: Path, content: str) -> Any:
-    file = folder / "pushed"
-    file.write_text(content)
-    batch = FileBatch(file=file, event_time=Timestamp(0), key="key")
-    work = FileCommit("default", batch, bench.preparer, bench.rejecting)
-    return work.commit(bench.queues, bench.dataset)
+    return commit_file(bench, folder / "pushed", content, event_time=Timestamp(0))
 
 
 def refuse_finer(bench: Any) -> None:
@@ -85,9 +79,9 @@ def test_a_source_may_refuse_messages_with_finer_times(make_bench: Any) -> None:
     values: list[bytes | None] = [
         b'{"id":%d,"event_time":"2020-01-01T00:00:00.%sZ"}' % row for row in ((1, b"1230"), (2, b"1234"))
     ]
-    commit(bench, messages(values, columns))
+    commit_messages(bench, messages(values, columns))
     assert [row["id"] for row in bench.rows()] == [1]
-    ((offset, reason),) = reasons(bench)
+    ((offset, reason),) = bench.reasons
     assert offset == 1
     assert reason.startswith("column event_time: '2020-01-01 00:00:00.123400Z' has a finer fraction")
 

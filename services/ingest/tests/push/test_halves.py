@@ -63,13 +63,6 @@ def reason(node: Running) -> SourceStopped | None:
     return node.owned.reason(Key(node.bench.dataset, "default"))
 
 
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
-
-
 def test_a_half_waits_for_the_other_one_and_later_records_wait_too(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench)
     with running(bench, broker) as node:

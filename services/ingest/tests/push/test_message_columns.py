@@ -10,6 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_query
+from odf_testing.ingest_batches import a_message_batch, commit_messages
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
@@ -32,8 +33,6 @@ from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.registry.message_decoding import _objects, decoded
 from odf_ingest.source_settings import SourceSettings
 
-from .test_messages import a_batch, commit
-
 UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
 COLUMNS = ("id BIGINT", "v STRING", "trace STRING", "sent TIMESTAMP(3)", "score DOUBLE", "raw BINARY")
 SENT = datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)
@@ -50,7 +49,7 @@ def messages(
     start: int = 0,
     **headers: Sequence[bytes | None],
 ) -> MessageBatch:
-    batch = a_batch({0: values}, start={0: start})
+    batch = a_message_batch({0: values}, start={0: start})
     (part,) = batch.parts
     named: Mapping[str, Sequence[bytes | None]] = {
         name.replace("_", "-"): some for name, some in headers.items()
@@ -60,10 +59,6 @@ def messages(
 
 def read_by(*columns: str, **options: Any) -> ReadStepNdJson:
     return ReadStepNdJson(ddl_schema=columns or COLUMNS, **options)
-
-
-def reasons(bench: Any) -> list[tuple[int, str]]:
-    return [(letter.offset, letter.reason) for letter in bench.coordinator.letters]
 
 
 def state(bench: Any) -> list[tuple[int, str | None]]:
@@ -90,22 +85,22 @@ def test_key_headers_and_timestamp_become_columns_of_their_declared_types(make_b
         score=[b"0.5", None],
         raw=[b"\xff\x00", None],
     )
-    commit(bench, batch)
+    commit_messages(bench, batch)
     found = [
         (row["id"], row["v"], row["trace"], row["sent"], row["score"], row["raw"]) for row in bench.rows()
     ]
     assert found == [(1, "a", "t1", SENT, 0.5, b"\xff\x00"), (2, "b", None, SENT, None, None)]
-    assert reasons(bench) == []
+    assert bench.reasons == []
 
 
 def test_a_decimal_of_a_header_with_too_many_digits_is_a_dead_letter(make_bench: Any) -> None:
     bench = make_bench(read=read_by("v STRING", "price DECIMAL(10, 2)"))
     columns = settings(headerColumns="price:price")
     values: list[bytes | None] = [b'{"v":"a"}'] * 2
-    commit(bench, messages(values, columns, price=[b"99999999.99", b"123456789"]))
+    commit_messages(bench, messages(values, columns, price=[b"99999999.99", b"123456789"]))
     assert bench.values("v", "price") == [("a", Decimal("99999999.99"))]
     text = "its header price: column price: '123456789' is not a value of DECIMAL(10, 2): it is too large"
-    ((row, reason),) = reasons(bench)
+    ((row, reason),) = bench.reasons
     assert (row, reason.partition("; ")[0]) == (1, text)
 
 
@@ -130,9 +125,9 @@ def test_times_of_keys_and_headers_have_the_format_of_the_source(
         seen=[good, good, bad],
         day=[b"13.09.2020", b"13.09.2020", b"13.09.2020"],
     )
-    commit(bench, batch)
+    commit_messages(bench, batch)
     assert bench.values("v", "sent", "seen", "day") == [("a", SENT, SENT, SENT.date())]
-    (first, of_key), (second, of_header) = reasons(bench)
+    (first, of_key), (second, of_header) = bench.reasons
     assert (first, of_key.partition(" is not")[0]) == (1, "its key: column sent: '2020-09-13T12:26:40Z'")
     assert (second, of_header.partition(" is not")[0]) == (
         2,
@@ -149,9 +144,9 @@ def test_a_column_of_the_message_replaces_one_of_the_value_without_a_declared_sc
         b'{"v":"a","id":"of the value","sent":7}',
         b'{"v":"b","trace":"of the value"}',
     ]
-    commit(bench, messages(values, columns, [b"1", b"2"], trace=[b"t1", b"t2"]))
+    commit_messages(bench, messages(values, columns, [b"1", b"2"], trace=[b"t1", b"t2"]))
     assert bench.values("v", "id", "trace", "sent") == [("a", "1", "t1", SENT), ("b", "2", "t2", SENT)]
-    assert reasons(bench) == []
+    assert bench.reasons == []
 
 
 def test_an_invalid_value_of_a_column_is_a_dead_letter_that_names_it(make_bench: Any) -> None:
@@ -165,9 +160,9 @@ def test_an_invalid_value_of_a_column_is_a_dead_letter_that_names_it(make_bench:
         trace_id=[b"t", b"t", b"t", b"t", b"a\xfe", b"t"],
         score=[None, None, None, None, None, b"1e400"],
     )
-    commit(bench, batch)
+    commit_messages(bench, batch)
     assert [row["id"] for row in bench.rows()] == [1]
-    found = dict(reasons(bench))
+    found = dict(bench.reasons)
     assert found[1].startswith("its key: column id: 'one' is not a value of BIGINT; ")
     assert found[2] == "its key: column id: is not UTF-8 at byte 0"
     assert found[3] == "column id: null is not allowed; a value of BIGINT is required"
@@ -179,32 +174,32 @@ def test_a_key_of_several_columns_is_an_object(make_bench: Any) -> None:
     bench = make_bench(read=read_by("id BIGINT", "v STRING", "trace STRING"))
     columns = settings(keyColumns="id,trace", keyFormat="json")
     keys = [b'{"id":1,"trace":"x"}', b"1", None, b'{"id":4}', b'{"id":"x"}']
-    commit(bench, messages([b'{"v":"a"}'] * 5, columns, keys))
+    commit_messages(bench, messages([b'{"v":"a"}'] * 5, columns, keys))
     assert [(row["id"], row["trace"]) for row in bench.rows()] == [(1, "x"), (None, None), (4, None)]
-    assert [offset for offset, _ in reasons(bench)] == [1, 4]
-    assert all(reason.startswith("its key: ") for _, reason in reasons(bench))
+    assert [offset for offset, _ in bench.reasons] == [1, 4]
+    assert all(reason.startswith("its key: ") for _, reason in bench.reasons)
 
 
 def test_the_messages_timestamp_is_the_event_time_if_that_is_set(make_bench: Any) -> None:
     bench = make_bench(read=read_by("id BIGINT", "event_time TIMESTAMP(3)"))
     value = b'{"id":1,"event_time":"2020-01-01T00:00:00Z"}'
-    commit(bench, messages([value], settings(timestampColumn="event_time")))
-    commit(bench, messages([value], settings(), start=1))
+    commit_messages(bench, messages([value], settings(timestampColumn="event_time")))
+    commit_messages(bench, messages([value], settings(), start=1))
     assert [row["event_time"] for row in bench.rows()] == [SENT, datetime(2020, 1, 1, tzinfo=UTC)]
 
 
 def test_columns_of_messages_are_inferred_as_strings_and_times(make_bench: Any) -> None:
     bench = make_bench(read=ReadStepNdJson())
     columns = settings(keyColumns="k", headerColumns="h:trace", timestampColumn="sent")
-    commit(bench, messages([b'{"v":1}'], columns, [b"7"], h=[b"t"]))
-    commit(bench, messages([b'{"v":2}'], columns, [b"8"], start=1, h=[None]))
+    commit_messages(bench, messages([b'{"v":1}'], columns, [b"7"], h=[b"t"]))
+    commit_messages(bench, messages([b'{"v":2}'], columns, [b"8"], start=1, h=[None]))
     found = [(row["v"], row["k"], row["trace"], row["sent"]) for row in bench.rows()]
     assert found == [(1, "7", "t", SENT), (2, "8", None, SENT)]
 
 
 def test_csv_by_position_leaves_columns_of_messages_out(make_bench: Any) -> None:
     bench = make_bench(read=ReadStepCsv(ddl_schema=("id BIGINT", "k STRING", "v STRING")))
-    commit(bench, messages([b"1,a"], settings(keyColumns="k"), [b"x"]))
+    commit_messages(bench, messages([b"1,a"], settings(keyColumns="k"), [b"x"]))
     assert [(row["id"], row["k"], row["v"]) for row in bench.rows()] == [(1, "x", "a")]
 
 
@@ -212,31 +207,31 @@ def test_tombstones_delete_their_keys_in_the_order_of_messages(make_bench: Any) 
     bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING NOT NULL"))
     columns = settings(keyColumns="id")
     first: list[bytes | None] = [b'{"v":"a"}', b'{"v":"b"}', None, b'{"v":"c"}', b'{"v":"d"}', None]
-    commit(bench, messages(first, columns, [b"1", b"2", b"1", b"3", b"1", b"9"]))
+    commit_messages(bench, messages(first, columns, [b"1", b"2", b"1", b"3", b"1", b"9"]))
     assert state(bench) == [(1, "d"), (2, "b"), (3, "c")]
-    commit(bench, messages([None, b'{"v":"e"}', None], columns, [b"2", b"3", b"3"], start=6))
+    commit_messages(bench, messages([None, b'{"v":"e"}', None], columns, [b"2", b"3", b"3"], start=6))
     assert state(bench) == [(1, "d")]
-    commit(bench, messages([None, None], columns, [b"x", None], start=9))
+    commit_messages(bench, messages([None, None], columns, [b"x", None], start=9))
     assert state(bench) == [(1, "d")]
-    assert [offset for offset, _ in reasons(bench)] == [9, 10]
-    assert reasons(bench)[1][1] == "is empty, and its key has no id"
+    assert [offset for offset, _ in bench.reasons] == [9, 10]
+    assert bench.reasons[1][1] == "is empty, and its key has no id"
 
 
 def test_one_of_two_partitions_has_tombstones(make_bench: Any) -> None:
     bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING NOT NULL"))
-    batch = a_batch({0: [b'{"v":"a"}', None], 1: [b'{"v":"b"}']}, partitions=2)
+    batch = a_message_batch({0: [b'{"v":"a"}', None], 1: [b'{"v":"b"}']})
     first, second = batch.parts
     parts = (replace(first, keys=[b"1", b"1"]), replace(second, keys=[b"2"]))
-    commit(bench, replace(batch, parts=parts, columns=settings(keyColumns="id")))
+    commit_messages(bench, replace(batch, parts=parts, columns=settings(keyColumns="id")))
     assert state(bench) == [(2, "b")]
-    assert reasons(bench) == []
+    assert bench.reasons == []
 
 
 def test_tombstones_delete_without_a_declared_schema_too(make_bench: Any) -> None:
     bench = make_bench(UPSERT, read=ReadStepNdJson())
     columns = settings(keyColumns="id", keyFormat="json")
-    commit(bench, messages([b'{"v":"a"}'], columns, [b'{"id":"1"}']))
-    commit(bench, messages([None], columns, [b'{"id":"1"}'], start=1))
+    commit_messages(bench, messages([b'{"v":"a"}'], columns, [b'{"id":"1"}']))
+    commit_messages(bench, messages([None], columns, [b'{"id":"1"}'], start=1))
     assert [row["op"] for row in bench.rows()] == [Operation.APPEND, Operation.RETRACT]
 
 
@@ -252,11 +247,11 @@ def test_a_number_of_a_key_is_the_nearest_double_where_the_column_is_declared(
     make_bench: Any, read: ReadStepNdJson, expected: list[float], whys: list[str]
 ) -> None:
     bench = make_bench(read=read)
-    commit(bench, messages([b'{"score":0.5,"v":"a"}'], settings()))
+    commit_messages(bench, messages([b'{"score":0.5,"v":"a"}'], settings()))
     columns = settings(keyColumns="score", keyFormat="json")
-    commit(bench, messages([b'{"v":"b"}'], columns, [b'{"score":9007199254740993}'], start=1))
+    commit_messages(bench, messages([b'{"v":"b"}'], columns, [b'{"score":9007199254740993}'], start=1))
     assert [row["score"] for row in bench.rows()] == expected
-    assert [reason.partition("DOUBLE, ")[2].partition(" to take")[0] for _, reason in reasons(bench)] == whys
+    assert [reason.partition("DOUBLE, ")[2].partition(" to take")[0] for _, reason in bench.reasons] == whys
 
 
 @pytest.mark.parametrize(
@@ -267,8 +262,8 @@ def test_other_tombstones_are_dead_letters_that_say_why(
     make_bench: Any, merge: Any, chosen: dict[str, str]
 ) -> None:
     bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
-    commit(bench, messages([None], settings(**chosen), [b"1"]))
-    assert reasons(bench) == [(0, TOMBSTONE)]
+    commit_messages(bench, messages([None], settings(**chosen), [b"1"]))
+    assert bench.reasons == [(0, TOMBSTONE)]
 
 
 class Deleting:
@@ -292,8 +287,8 @@ def test_tombstones_are_no_faults_where_a_query_returns_the_deletions(
     bench = make_bench(merge, read=read_by("id BIGINT", "v STRING"))
     bench.propose(replace(bench.state.push_sources["default"], preprocess=a_query(SqlQueryStep(query=query))))
     bench.preparer = Preparer(Deleting())  # type: ignore[arg-type]
-    commit(bench, messages([None, b'{"id":1,"v":"a"}', None], settings(), [None, None, None]))
-    assert [row for row, _ in reasons(bench)] == rejected
+    commit_messages(bench, messages([None, b'{"id":1,"v":"a"}', None], settings(), [None, None, None]))
+    assert [row for row, _ in bench.reasons] == rejected
     assert bench.values("id") == [(1,)]
 
 

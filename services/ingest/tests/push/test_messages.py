@@ -1,4 +1,4 @@
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, time
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import numpy as np
 import pytest
+from odf_testing.ingest_batches import a_kafka_batch, a_message_batch, commit_messages
 from structlog.testing import capture_logs
 
 from odf_common.dataset.open_rejects import (
@@ -26,67 +26,16 @@ from odf_common.metadata.events import DisablePushSource, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_common.ports.store import ObjectKind
-from odf_ingest.commit.committer import Outcome, position_of
-from odf_ingest.commit.rejects import RejectPolicy
+from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, RecordRejected, SourceGone, TooManyRejected, TopicReplaced
-from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch, Part
+from odf_ingest.prepare.batch import NOT_READ, BadRecord, MessageBatch
 from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
-
-
-def a_batch(
-    values: Mapping[int, list[bytes | None]],
-    start: Mapping[int, int] | None = None,
-    topic_id: str = "one",
-    partitions: int = 1,
-    *,
-    has_timestamps: bool = True,
-    unread: frozenset[int] = frozenset(),
-) -> MessageBatch:
-    begin = start or dict.fromkeys(values, 0)
-    return MessageBatch(
-        topic="topic",
-        topic_id=topic_id,
-        partitions=partitions,
-        parts=tuple(
-            Part(
-                partition=number,
-                values=MessageBuffer.of(some),
-                offsets=range(begin[number], begin[number] + len(some)),
-                timestamps=np.full(len(some), 1_600_000_000_000) if has_timestamps else None,
-            )
-            for number, some in values.items()
-        ),
-        start=begin,
-        end={number: at + len(values.get(number, ())) for number, at in begin.items()},
-        beginning=dict.fromkeys(begin, 0),
-        begun=0.0,
-        size=0,
-        unread=unread,
-    )
-
-
-def work_of(bench: Any, batch: MessageBatch, reading: "Future[PreparedRecords] | None" = None) -> KafkaBatch:
-    plan = plan_of(bench.state, bench.state.push_sources["default"])
-    return KafkaBatch(
-        "default",
-        batch,
-        plan=plan,
-        reading=reading or bench.pool.submit(bench.preparer.messages, plan, batch),
-        read=bench.preparer.messages,
-        rejecting=RejectPolicy(bench.coordinator, bench.blobs),
-    )
-
-
-def commit(bench: Any, batch: MessageBatch) -> Outcome:
-    outcome: Outcome = bench.queues.commit(bench.dataset, work_of(bench, batch))
-    return outcome
 
 
 def message(number: int, day: int = 1) -> bytes:
@@ -95,7 +44,7 @@ def message(number: int, day: int = 1) -> bytes:
 
 def test_the_position_is_in_the_block_of_the_records(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1), message(2)]}))
+    commit_messages(bench, a_message_batch({0: [message(1), message(2)]}))
     assert position_of(bench.state, "default").topics["topic"].next == {0: 2}
     assert bench.state.source_states["default"].value == (
         '{"topics":{"topic":{"id":"one","next":{"0":2}}},"v":1}'
@@ -104,7 +53,7 @@ def test_the_position_is_in_the_block_of_the_records(make_bench: Any) -> None:
 
 def test_a_rejected_message_names_its_key_in_another_case(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
-    commit(bench, a_batch({0: [message(1), message(2).replace(b"id", b"ID")]}))
+    commit_messages(bench, a_message_batch({0: [message(1), message(2).replace(b"id", b"ID")]}))
     assert [letter.reason for letter in bench.coordinator.letters] == [
         "column id: null is not allowed; a value of BIGINT is required; it has ID: case matters"
     ]
@@ -112,14 +61,14 @@ def test_a_rejected_message_names_its_key_in_another_case(make_bench: Any) -> No
 
 def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1)]}))
-    assert not commit(bench, a_batch({0: [message(1)]})).is_new
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
+    assert not commit_messages(bench, a_message_batch({0: [message(1)]})).is_new
     assert len(bench.rows()) == 1
 
 
 def test_a_slice_that_was_just_written_is_not_read_by_the_next_batch(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
-    commit(bench, a_batch({0: [message(1)]}))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
     history, read = bench.queues.queue(bench.dataset).history, list[Multihash]()
     path: Callable[[Multihash], Path] = history._slice_path
 
@@ -129,7 +78,7 @@ def test_a_slice_that_was_just_written_is_not_read_by_the_next_batch(make_bench:
 
     history._slice_path = counted
     for number in (2, 3):
-        commit(bench, a_batch({0: [message(number)]}, start={0: number - 1}))
+        commit_messages(bench, a_message_batch({0: [message(number)]}, start={0: number - 1}))
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
     assert read == []
 
@@ -137,17 +86,17 @@ def test_a_slice_that_was_just_written_is_not_read_by_the_next_batch(make_bench:
 def test_a_batch_that_does_not_follow_is_not_committed(make_bench: Any) -> None:
     bench = make_bench()
     with pytest.raises(PositionChanged):
-        commit(bench, a_batch({0: [message(1)]}, start={0: 5}))
-    commit(bench, a_batch({0: [message(1)]}))
+        commit_messages(bench, a_message_batch({0: [message(1)]}, start={0: 5}))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
     with pytest.raises(PositionChanged):
-        commit(bench, a_batch({0: [message(1), message(2)]}))
+        commit_messages(bench, a_message_batch({0: [message(1), message(2)]}))
 
 
 def test_a_topic_that_was_recreated_is_noticed(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1)]}))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
     with pytest.raises(TopicReplaced):
-        commit(bench, a_batch({0: [message(2)]}, start={0: 1}, topic_id="two"))
+        commit_messages(bench, a_message_batch({0: [message(2)]}, start={0: 1}, topic_id="two"))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +116,7 @@ def test_an_invalid_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: 
         form % (one, b"noon"),
         form % (one, b"12:35"),
     ]
-    commit(bench, a_batch({0: values}))
+    commit_messages(bench, a_message_batch({0: values}))
     assert bench.values("u", "t") == [(UUID(one.decode()), time(12, 34)), (UUID(one.decode()), time(12, 35))]
     assert [(letter.offset, letter.reason.split(",")[0]) for letter in bench.coordinator.letters] == [
         (1, "column u: '123' is not a UUID"),
@@ -177,14 +126,14 @@ def test_an_invalid_uuid_or_time_of_day_is_a_dead_letter(make_bench: Any, step: 
 
 def test_a_batch_whose_dead_letters_are_lost_is_not_committed_and_may_be_repeated(make_bench: Any) -> None:
     bench = make_bench()
-    head, batch = bench.state.head, a_batch({0: [b"junk", message(1)]})
+    head, batch = bench.state.head, a_message_batch({0: [b"junk", message(1)]})
     bench.coordinator.lost_flushes = 1
 
     with pytest.raises(Unavailable):
-        commit(bench, batch)
+        commit_messages(bench, batch)
     assert bench.state.head == head
 
-    commit(bench, batch)
+    commit_messages(bench, batch)
     assert [letter.offset for letter in bench.coordinator.letters] == [0]
     assert bench.values("id") == [(1,)]
     assert position_of(bench.state, "default").rejected == 1
@@ -192,7 +141,7 @@ def test_a_batch_whose_dead_letters_are_lost_is_not_committed_and_may_be_repeate
 
 def test_dead_letters_that_were_lost_are_written_when_their_batch_is_retried(make_bench: Any) -> None:
     bench = make_bench()
-    work = work_of(bench, a_batch({0: [b"junk", message(1)]}))
+    work = a_kafka_batch(bench, a_message_batch({0: [b"junk", message(1)]}))
     bench.coordinator.lost_flushes = 1
     with pytest.raises(Unavailable):
         bench.queues.commit(bench.dataset, work)
@@ -214,17 +163,17 @@ def test_a_batch_that_the_coordinator_refuses_is_not_committed(make_bench: Any) 
 
     bench.coordinator.before = [lose_the_slice]
     with pytest.raises(Refused) as refused:
-        commit(bench, a_batch({0: [message(1)]}))
+        commit_messages(bench, a_message_batch({0: [message(1)]}))
     assert refused.value.reason == "ObjectMissing"
     assert bench.state.head == head
 
-    assert commit(bench, a_batch({0: [message(1)]})).is_new
+    assert commit_messages(bench, a_message_batch({0: [message(1)]})).is_new
 
 
 def test_bad_messages_are_dead_letters_and_their_neighbours_continue(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
     values = [message(1), b"junk", None, b'{"id":2}', b'{"event_time":"2020-01-01T00:00:00Z"}', message(3)]
-    commit(bench, a_batch({0: values}))
+    commit_messages(bench, a_message_batch({0: values}))
     assert [row["id"] for row in bench.rows()] == [1, 3]
     assert [(letter.offset, letter.reason) for letter in bench.coordinator.letters] == [
         (1, "expected one JSON object"),
@@ -237,8 +186,8 @@ def test_bad_messages_are_dead_letters_and_their_neighbours_continue(make_bench:
 
 def test_a_batch_of_bad_and_known_messages_moves_the_position_alone(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
-    commit(bench, a_batch({0: [message(1)]}))
-    outcome = commit(bench, a_batch({0: [b"junk", message(1)]}, start={0: 1}))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
+    outcome = commit_messages(bench, a_message_batch({0: [b"junk", message(1)]}, start={0: 1}))
     assert (outcome.count, outcome.is_new) == (0, True)
     assert bench.events()[-1].new_data is None
     assert bench.state.watermark == Timestamp.parse("2020-01-01T00:00:00Z")
@@ -247,16 +196,16 @@ def test_a_batch_of_bad_and_known_messages_moves_the_position_alone(make_bench: 
 
 def test_nothing_but_bad_messages_moves_the_position_alone_and_the_source_continues(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
-    commit(bench, a_batch({0: [message(1)]}))
-    commit(bench, a_batch({0: [b"junk"]}, start={0: 1}))
-    commit(bench, a_batch({0: [message(1), message(2)]}, start={0: 2}))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
+    commit_messages(bench, a_message_batch({0: [b"junk"]}, start={0: 1}))
+    commit_messages(bench, a_message_batch({0: [message(1), message(2)]}, start={0: 2}))
     assert [row["id"] for row in bench.rows()] == [1, 2]
 
 
 def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
-    commit(bench, a_batch({0: [message(1), b"junk"]}))
+    commit_messages(bench, a_message_batch({0: [message(1), b"junk"]}))
     assert len(bench.coordinator.letters) == 1
     assert len(bench.rows()) == 1
 
@@ -264,7 +213,7 @@ def test_bad_messages_are_buried_once_though_the_batch_is_overtaken(make_bench: 
 def test_a_batch_that_is_drafted_again_still_reports_what_it_has_rejected(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
-    work = work_of(bench, a_batch({0: [b"junk", message(1)]}))
+    work = a_kafka_batch(bench, a_message_batch({0: [b"junk", message(1)]}))
     bench.queues.commit(bench.dataset, work)
     assert [one.offset for one in work.rejected] == [0]
 
@@ -273,7 +222,7 @@ def test_a_batch_is_read_again_after_a_transient_failure(make_bench: Any) -> Non
     bench = make_bench()
     reading: Future[PreparedRecords] = Future()
     reading.set_exception(Unavailable(what="the engine"))
-    bench.queues.commit(bench.dataset, work_of(bench, a_batch({0: [message(1)]}), reading))
+    bench.queues.commit(bench.dataset, a_kafka_batch(bench, a_message_batch({0: [message(1)]}), reading))
     assert [row["id"] for row in bench.rows()] == [1]
 
 
@@ -290,12 +239,12 @@ def read_first(bench: Any, batch: MessageBatch) -> "tuple[KafkaBatch, list[Plan]
         return read
 
     bench.preparer.messages = noted
-    return work_of(bench, batch, reading), plans
+    return a_kafka_batch(bench, batch, reading), plans
 
 
 def test_messages_are_read_once_although_others_change_the_chain(make_bench: Any) -> None:
     bench = make_bench()
-    work, plans = read_first(bench, a_batch({0: [message(1)]}))
+    work, plans = read_first(bench, a_message_batch({0: [message(1)]}))
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
     bench.queues.commit(bench.dataset, work)
     assert (bench.values("id"), plans) == ([(1,)], [])
@@ -304,7 +253,7 @@ def test_messages_are_read_once_although_others_change_the_chain(make_bench: Any
 @pytest.mark.parametrize("is_late", [False, True])
 def test_messages_are_read_again_if_their_source_has_changed(make_bench: Any, *, is_late: bool) -> None:
     bench = make_bench()
-    work, plans = read_first(bench, a_batch({0: [message(1)]}))
+    work, plans = read_first(bench, a_message_batch({0: [message(1)]}))
     columns = ("v STRING", "event_time TIMESTAMP")
     source = replace(bench.state.push_sources["default"], read=ReadStepNdJson(ddl_schema=columns))
     if is_late:
@@ -318,7 +267,7 @@ def test_messages_are_read_again_if_their_source_has_changed(make_bench: Any, *,
 
 def test_messages_of_a_removed_source_are_not_committed(make_bench: Any) -> None:
     bench = make_bench()
-    work, _ = read_first(bench, a_batch({0: [message(1)]}))
+    work, _ = read_first(bench, a_message_batch({0: [message(1)]}))
     bench.propose(DisablePushSource(source_name="default"))
     with pytest.raises(SourceGone):
         bench.queues.commit(bench.dataset, work)
@@ -326,7 +275,7 @@ def test_messages_of_a_removed_source_are_not_committed(make_bench: Any) -> None
 
 def test_a_topic_of_the_source_that_is_not_being_read_holds_the_watermark(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, replace(a_batch({0: [message(1)]}), others={"other": NOT_READ}))
+    commit_messages(bench, replace(a_message_batch({0: [message(1)]}), others={"other": NOT_READ}))
     assert bench.state.watermark is None
 
 
@@ -345,24 +294,24 @@ def test_messages_are_read_again_when_their_timestamps_are_needed(make_bench: An
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="sent"))]
     with pytest.raises(PositionChanged):
-        commit(bench, a_batch({0: [message(1)]}, has_timestamps=False))
-    commit(bench, a_batch({0: [message(1)]}))
+        commit_messages(bench, a_message_batch({0: [message(1)]}, sent_ms=None))
+    commit_messages(bench, a_message_batch({0: [message(1)]}))
     assert [row["sent"] for row in bench.rows()] == [datetime(2020, 9, 13, 12, 26, 40, tzinfo=UTC)]
 
 
 def test_with_several_partitions_the_watermark_is_the_least_of_their_greatest_times(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}, partitions=2))
+    commit_messages(bench, a_message_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}))
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
-    commit(bench, a_batch({1: [message(3, day=20)]}, start={1: 1}, partitions=2))
+    commit_messages(bench, a_message_batch({1: [message(3, day=20)]}, start={1: 1}, partitions=2))
     assert bench.state.watermark == Timestamp.parse("2020-01-09T00:00:00Z")
 
 
 def test_a_batch_is_no_repeat_because_one_of_its_partitions_has_nothing_new(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1)], 1: [message(2)]}, partitions=2))
+    commit_messages(bench, a_message_batch({0: [message(1)], 1: [message(2)]}))
 
-    assert commit(bench, a_batch({0: [message(3)]}, start={0: 1, 1: 1}, partitions=2)).is_new
+    assert commit_messages(bench, a_message_batch({0: [message(3)]}, start={0: 1, 1: 1})).is_new
 
     assert sorted(bench.values("id")) == [(1,), (2,), (3,)]
     assert position_of(bench.state, "default").topics["topic"].next == {0: 2, 1: 1}
@@ -370,9 +319,9 @@ def test_a_batch_is_no_repeat_because_one_of_its_partitions_has_nothing_new(make
 
 def test_a_batch_of_which_one_partition_begins_elsewhere_is_not_committed(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1)], 1: [message(2)]}, partitions=2))
+    commit_messages(bench, a_message_batch({0: [message(1)], 1: [message(2)]}))
     with pytest.raises(PositionChanged):
-        commit(bench, a_batch({0: [message(3)], 1: [message(4)]}, start={0: 1, 1: 2}, partitions=2))
+        commit_messages(bench, a_message_batch({0: [message(3)], 1: [message(4)]}, start={0: 1, 1: 2}))
     assert sorted(bench.values("id")) == [(1,), (2,)]
 
 
@@ -380,8 +329,8 @@ def test_the_state_of_a_partition_is_kept_while_others_are_read_and_its_time_nev
     make_bench: Any,
 ) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}, partitions=2))
-    commit(bench, a_batch({1: [message(3, day=2)]}, start={1: 1}, partitions=2))
+    commit_messages(bench, a_message_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}))
+    commit_messages(bench, a_message_batch({1: [message(3, day=2)]}, start={1: 1}))
 
     topic = position_of(bench.state, "default").topics["topic"]
     assert topic.next == {0: 1, 1: 2}
@@ -395,21 +344,23 @@ def test_the_state_of_a_partition_is_kept_while_others_are_read_and_its_time_nev
 
 def test_a_partition_that_was_never_read_holds_the_watermark(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
+    commit_messages(bench, a_message_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
     assert bench.state.watermark is None
-    commit(bench, a_batch({1: [message(2, day=3)]}, start={1: 0}, partitions=2))
+    commit_messages(bench, a_message_batch({1: [message(2, day=3)]}, start={1: 0}))
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
 
 
 def test_an_empty_partition_does_not_hold_the_watermark(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0,))))
+    commit_messages(bench, a_message_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0,))))
     assert bench.state.watermark == Timestamp.parse("2020-01-20T00:00:00Z")
 
 
 def test_records_are_numbered_by_event_time_across_partitions(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: [message(1, day=9), message(2, day=2)], 1: [message(3, day=3)]}, partitions=2))
+    commit_messages(
+        bench, a_message_batch({0: [message(1, day=9), message(2, day=2)], 1: [message(3, day=3)]})
+    )
     assert bench.values("offset", "id") == [(0, 2), (1, 3), (2, 1)]
 
 
@@ -418,8 +369,8 @@ JUNK: list[bytes | None] = [message(1), b"junk", b"more junk", message(2)]
 
 def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: JUNK}))
-    commit(bench, a_batch({0: [b"last"]}, start={0: 4}))
+    commit_messages(bench, a_message_batch({0: JUNK}))
+    commit_messages(bench, a_message_batch({0: [b"last"]}, start={0: 4}))
     assert source_progress(bench.state.source_states["default"]).rejected == 3
     waiting = open_rejects(bench.blobs, bench.state, ("default",))
     assert waiting.since is not None
@@ -430,14 +381,14 @@ def test_rejected_messages_are_counted_with_the_position(make_bench: Any) -> Non
 def test_a_batch_that_is_drafted_again_counts_and_buries_its_bad_messages_once(make_bench: Any) -> None:
     bench = make_bench()
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))]
-    commit(bench, a_batch({0: JUNK}))
+    commit_messages(bench, a_message_batch({0: JUNK}))
     assert source_progress(bench.state.source_states["default"]).rejected == 2
     assert len(bench.coordinator.letters) == 2
 
 
 def test_handled_messages_are_not_open(make_bench: Any) -> None:
     bench = make_bench()
-    commit(bench, a_batch({0: JUNK}))
+    commit_messages(bench, a_message_batch({0: JUNK}))
     handled = HandledRejects().with_positions(
         "default", [MessagePosition(topic_id="one", partition=0, offset=1)]
     )
@@ -463,9 +414,9 @@ def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> 
     with pytest.raises(
         TooManyRejected, match=r"^2 of 4 messages .* maxRejectedShare=0\.4 allows; the first: expected"
     ):
-        commit(bench, a_batch({0: JUNK}))
+        commit_messages(bench, a_message_batch({0: JUNK}))
     assert bench.rows() == []
-    commit(bench, a_batch({0: [*JUNK, message(3)]}))
+    commit_messages(bench, a_message_batch({0: [*JUNK, message(3)]}))
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]
 
 
@@ -473,11 +424,11 @@ def test_a_source_that_stops_at_bad_records_stops_in_each_partition_separately(m
     bench = make_bench()
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
     values: dict[int, list[bytes | None]] = {0: [message(1), b"junk", message(2)], 1: [message(3)]}
-    commit(bench, a_batch(values, partitions=2))
+    commit_messages(bench, a_message_batch(values))
     assert sorted(row["id"] for row in bench.rows()) == [1, 3]
     assert position_of(bench.state, "default").topics["topic"].next == {0: 1, 1: 1}
     with pytest.raises(
         RecordRejected, match=r"^message 0/1 of topic topic is not a record: expected one JSON object"
     ):
-        commit(bench, a_batch({0: [b"junk", message(2)]}, start={0: 1}, partitions=2))
+        commit_messages(bench, a_message_batch({0: [b"junk", message(2)]}, start={0: 1}))
     assert bench.coordinator.letters == []

@@ -4,10 +4,10 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.ingest_batches import a_message_batch, commit_file, commit_messages
 
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput
@@ -22,12 +22,6 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.prepare.batch import FileBatch, MessageBatch, Part
-from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 OPEN = ReadStepNdJson()
@@ -44,40 +38,9 @@ class Topic:
     def push(self, *values: bytes) -> None:
         """Commit one batch, distributed over the partitions."""
         dealt = {number: list(values[number :: len(self.next)]) for number in self.next}
-        end = {number: at + len(dealt[number]) for number, at in self.next.items()}
-        batch = MessageBatch(
-            topic="topic",
-            topic_id="one",
-            partitions=len(self.next),
-            parts=tuple(
-                Part(
-                    partition=number,
-                    values=MessageBuffer.of(some),
-                    offsets=range(self.next[number], end[number]),
-                    timestamps=np.full(len(some), CAME),
-                )
-                for number, some in dealt.items()
-                if some
-            ),
-            start=self.next,
-            end=end,
-            beginning=dict.fromkeys(self.next, 0),
-            begun=0.0,
-            size=0,
-        )
-        bench = self.bench
-        plan = plan_of(bench.state, bench.state.push_sources["default"])
-        reading = bench.pool.submit(bench.preparer.messages, plan, batch)
-        work = KafkaBatch(
-            "default",
-            batch,
-            plan=plan,
-            reading=reading,
-            read=bench.preparer.messages,
-            rejecting=RejectPolicy(bench.coordinator, bench.blobs),
-        )
-        bench.queues.commit(bench.dataset, work)
-        self.next = end
+        batch = a_message_batch(dealt, self.next, sent_ms=CAME)
+        commit_messages(self.bench, batch)
+        self.next = dict(batch.end)
 
     @property
     def rejected(self) -> list[str]:
@@ -319,9 +282,6 @@ def test_csv_with_headers_and_without_a_schema_is_read_by_name(make_bench: Any) 
 
 def test_a_file_without_a_schema_is_refused_by_the_line_that_differs(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(None, OPEN)
-    file = tmp_path / "batch"
-    file.write_text('{"a":1}\n{"a":2}\n{"a":"x"}\n')
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
-    batch = FileBatch(file=file, event_time=Timestamp.from_ms(0), key="k")
     with pytest.raises(InvalidInput, match="line 3: column a: 'x' is not a value of BIGINT"):
-        bench.queues.commit(bench.dataset, FileCommit("default", batch, bench.preparer, bench.rejecting))
+        commit_file(bench, tmp_path / "batch", '{"a":1}\n{"a":2}\n{"a":"x"}\n')

@@ -9,15 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from odf_testing.builders import a_query
+from odf_testing.ingest_batches import commit_file
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyLedger, Transform
 from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.errors import SourceStopped
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 
 from .in_memory_broker import TOPIC, Broker, message, running
@@ -35,13 +33,6 @@ class Queries:
     def run(self, transform: Transform, records: pa.Table, is_wanted: IsWanted) -> pa.Table | None:
         output = self._query(records)
         return output if output is not None and len(output) else None
-
-
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
 
 
 def a_bench(make_bench: Any, query: Query, merge: MergeStrategy | None = LEDGER) -> Any:
@@ -141,12 +132,7 @@ def test_messages_that_the_query_leaves_out_are_read_once(make_bench: Any, broke
 
 
 def push(bench: Any, file: Path, text: str) -> Any:
-    file.write_text(text)
-    batch = FileBatch(
-        file=file, event_time=Timestamp.parse("2020-06-01T00:00:00Z"), key="key", is_key_generated=False
-    )
-    work = FileCommit("default", batch, bench.preparer, bench.rejecting, lambda: True)
-    return work.commit(bench.queues, bench.dataset)
+    return commit_file(bench, file, text)
 
 
 LINES = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n{"id":2,"v":"b","event_time":"2020-01-01T00:00:00Z"}\n'

@@ -34,7 +34,6 @@ from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
-from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 
 
 def test_messages_in_the_topic_are_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:

@@ -54,11 +54,9 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    made.make(OTHER)
-    return made
+def broker(broker: Broker) -> Broker:
+    broker.make(OTHER)
+    return broker
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from odf_testing.ingest_batches import EVENT_TIME, a_message_batch, commit_file
 from odf_testing.letters import StoredLetters
 from structlog.testing import capture_logs
 
@@ -17,7 +18,6 @@ from odf_common.adapters.grpc.server import status_of
 from odf_common.dataset.open_rejects import source_progress
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import AddData, SetVocab
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyAppend,
     MergeStrategyLedger,
@@ -28,18 +28,16 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
 )
 from odf_ingest.commit.committer import Outcome, position_of
-from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.errors import CannotRetry, TooManyRejected
 from odf_ingest.prepare.bad_rows import MAX_BAD_ROWS
-from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch
+from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.read.input_format import InputFormat
 from odf_ingest.source_settings import BadRecords, FinerTimes, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
 LINES = ReadStepNdJson(ddl_schema=DDL)
-EVENT_TIME = Timestamp.parse("2020-06-01T00:00:00Z")
 PAGE = '{"id":1,"day":"2024-01-01"}\n{"id":2,"day":"2.1.2024"}\n{"id":3,"day":"3.1.2024"}\nx\n'
 NO_DATE = "line 2: column day: '2.1.2024' is not a value of DATE; write it as 2026-01-31, or set dateFormat"
 
@@ -62,17 +60,16 @@ class Pushing:
         input_format: str = "",
         is_key_generated: bool = False,
     ) -> Outcome:
-        self._file.write_bytes(content if isinstance(content, bytes) else content.encode())
-        batch = FileBatch(
-            file=self._file,
-            event_time=EVENT_TIME,
-            key=key,
+        return commit_file(
+            self.bench,
+            self._file,
+            content,
+            key,
+            source=source,
             is_key_generated=is_key_generated,
             format=InputFormat.parse(input_format),
             label="orders.json",
         )
-        work = FileCommit(source, batch, self.bench.preparer, self.bench.rejecting)
-        return work.commit(self.bench.queues, self.bench.dataset)
 
     def set(self, **settings: Any) -> None:
         save_settings(self.bench.blobs, self.bench.dataset, "default", SourceSettings(**settings))
@@ -391,17 +388,7 @@ def test_messages_and_rows_are_retried_together(pushing: Any) -> None:
     made = pushing()
     made.push('{"id":1}\n{"id":2,"day":"2.1.2024"}\n')
     state = made.bench.state
-    batch = MessageBatch(
-        topic="odf.push.a.default",
-        topic_id="one",
-        partitions=1,
-        parts=(),
-        start={0: 0},
-        end={0: 1},
-        beginning={},
-        begun=0,
-        size=0,
-    )
+    batch = a_message_batch({0: [b"m"]}, topic="odf.push.a.default")
     bad = BadRecord(partition=0, offset=0, value=b"m", reason="no JSON")
     before = position_of(state, "default")
     made.bench.rejecting.write_dead_letters(made.bench.dataset, "default", batch, [bad], before)

@@ -15,7 +15,6 @@ from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.errors import CannotRetry
 
 from .in_memory_broker import TOPIC, Broker, running
-from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_rejected_rows import DDL
 from .test_rejected_rows import pushing as pushing  # noqa: PLC0414 - a fixture
 

@@ -15,7 +15,6 @@ from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
-from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_continuing import a_source, push
 
 

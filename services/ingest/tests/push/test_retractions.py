@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from odf_testing.builders import a_query
+from odf_testing.ingest_batches import commit_file
 from odf_testing.letters import StoredLetters
 
 from odf_common.errors import InvalidInput
@@ -22,10 +23,7 @@ from odf_common.metadata.steps import (
     Transform,
 )
 from odf_common.ports.engine import IsWanted
-from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.rejected_messages import MessageLocation
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.source_settings import BadRecords, Retractions, SourceSettings, save_settings
 
@@ -48,21 +46,10 @@ def messages(rows: Sequence[dict[str, object]]) -> list[bytes]:
     return [json.dumps(one).encode() for one in rows]
 
 
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
-
-
 def a_bench(make_bench: Any, columns: Sequence[str] = DDL, **settings: Any) -> Any:
     bench = make_bench(KEYED, ReadStepNdJson(ddl_schema=tuple(columns)))
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings(**settings))
     return bench
-
-
-def reasons(bench: Any) -> list[tuple[int, str]]:
-    return [(letter.offset, letter.reason) for letter in bench.coordinator.letters]
 
 
 def drained(bench: Any, broker: Broker, *batches: Sequence[dict[str, object]]) -> None:
@@ -96,7 +83,7 @@ def test_a_retraction_with_other_values_is_rejected_with_the_column_and_both_val
     assert sorted(bench.values("id", "op", "v")) == [(1, ADD, "a"), (1, RETRACT, "a"), (2, ADD, None)]
     first, second = "2020-01-01 00:00:00.000Z", "2020-01-01 00:00:01.000Z"
     micro = "2020-01-01 00:00:00.000001Z"
-    assert reasons(bench) == [
+    assert bench.reasons == [
         (2, f"column v: -R of id = 1 has 'b', and its record has 'a'; {REMEDY}"),
         (3, f"column v: -R of id = 2 has 'x', and its record has NULL; {REMEDY}"),
         (
@@ -135,7 +122,7 @@ def test_both_halves_of_a_correction_are_rejected_together_and_what_follows_is_j
         *((ADD, 2, "a"), (FROM, 2, "a"), (TO, 2, "c")),
     ]
     why = f"column v: -C of id = 1 has 'b', and its record has 'a'; {REMEDY}"
-    assert reasons(bench) == [(2, why), (5, f"the -C of this +C is rejected: {why}")]
+    assert bench.reasons == [(2, why), (5, f"the -C of this +C is rejected: {why}")]
 
 
 def test_a_retraction_is_completed_from_its_record_if_the_source_says_so(
@@ -162,7 +149,7 @@ def test_a_retraction_is_completed_from_its_record_if_the_source_says_so(
         (FROM, 2, "c", june, None),
         (TO, 2, "d", time, [1.5, None]),
     ]
-    assert reasons(bench) == [
+    assert bench.reasons == [
         (7, "column id: id = 3 has no record that -R could take back; append it first (+A)"),
         (8, "column id: null is not allowed; a value of BIGINT is required"),
     ]
@@ -189,7 +176,7 @@ def test_a_retraction_without_a_time_has_that_of_its_record(make_bench: Any, bro
         {"op": op, "id": 1, "v": value} for op, value in ((ADD, "a"), (FROM, "a"), (TO, "b"))
     ]
     drained(bench, broker, rows[:1], rows[1:])
-    assert reasons(bench) == []
+    assert bench.reasons == []
     (_, first), (_, taken), _ = bench.values("op", "event_time")
     assert taken == first
 
@@ -221,28 +208,23 @@ def test_records_of_a_query_are_traced_to_their_messages(
     ]
     drained(bench, broker, *([[one] for one in rows] if is_apart else [rows]))
     left = [(op, number) for op, number in bench.values("op", "id") if number in (0, 1, 3, 5, 20, 100, 101)]
-    assert [offset for offset, _ in reasons(bench)] == (
-        [11, 12, 14, 15] if is_apart else [11, 12, 13, 14, 15]
-    )
+    assert [offset for offset, _ in bench.reasons] == ([11, 12, 14, 15] if is_apart else [11, 12, 13, 14, 15])
     assert sorted(left).count((RETRACT, 1)) == 1
 
 
-def commit_file(bench: Any, folder: Path, content: bytes) -> Any:
-    file = folder / "rows"
-    file.write_bytes(content)
-    batch = FileBatch(file=file, event_time=Timestamp(0), key=str(content), is_key_generated=True)
-    work = FileCommit("default", batch, bench.preparer, RejectPolicy(bench.coordinator, bench.blobs))
-    return work.commit(bench.queues, bench.dataset)
+def commit_rows(bench: Any, folder: Path, content: bytes) -> Any:
+    fields: dict[str, Any] = {"event_time": Timestamp(0), "is_key_generated": True}
+    return commit_file(bench, folder / "rows", content, str(content), **fields)
 
 
 def test_rows_of_a_file_are_rejected_with_their_lines_and_retried(make_bench: Any, tmp_path: Path) -> None:
     bench = a_bench(make_bench)
     rows = [row(ADD, 1), row(RETRACT, 1, "b"), row(ADD, 2), row(RETRACT, 3)]
-    outcome = commit_file(bench, tmp_path, b"\n".join([b"junk", *messages(rows)]))
+    outcome = commit_rows(bench, tmp_path, b"\n".join([b"junk", *messages(rows)]))
     assert outcome.count == 2
     assert [one.reason.partition(": ")[0] for one in outcome.rejected] == ["line 1", "line 3", "line 5"]
     rejected = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
-    commit_file(bench, tmp_path, messages([row(ADD, 3)])[0])
+    commit_rows(bench, tmp_path, messages([row(ADD, 3)])[0])
     places = [letter.location for letter in bench.open_letters(rejected)]
     settled = rejected.retry(
         bench.dataset, [MessageLocation(source="", location=place) for place in places[1:]]
@@ -256,7 +238,7 @@ def test_a_file_that_is_not_text_or_whose_rows_may_not_be_rejected_is_refused(
 ) -> None:
     bench = a_bench(make_bench, bad_records=BadRecords.STOP)
     with pytest.raises(InvalidInput, match=r"line 2: column v: -R of id = 1 has 'b'"):
-        commit_file(bench, tmp_path, b"\n".join(messages([row(ADD, 1), row(RETRACT, 1, "b")])))
+        commit_rows(bench, tmp_path, b"\n".join(messages([row(ADD, 1), row(RETRACT, 1, "b")])))
     assert bench.rows() == []
 
 
@@ -276,11 +258,11 @@ def test_a_deletion_of_an_upsert_needs_only_its_key(make_bench: Any, broker: Bro
             broker.logs[TOPIC, 0].append(message)
             node.drain()
     assert bench.values("op", "id", "v") == [(ADD, 1, "a"), (RETRACT, 1, "a")]
-    assert [offset for offset, _ in reasons(bench)] == [2, 3]
+    assert [offset for offset, _ in bench.reasons] == [2, 3]
 
 
 def test_a_row_of_a_file_that_deletes_needs_only_its_key(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(UPSERT, ReadStepNdJson(ddl_schema=REQUIRED))
     for state in STATES:
-        assert commit_file(bench, tmp_path, state).rejected == ()
+        assert commit_rows(bench, tmp_path, state).rejected == ()
     assert bench.values("op", "id", "v") == [(ADD, 1, "a"), (RETRACT, 1, "a")]

@@ -12,7 +12,6 @@ from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
-from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_control import control, instances
 
 

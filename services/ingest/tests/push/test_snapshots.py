@@ -16,13 +16,6 @@ from .test_control import resume, stop
 RETRACT = 1
 
 
-@pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    return made
-
-
 def a_bench(make_bench: Any) -> Any:
     columns = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
     return make_bench(MergeStrategySnapshot(primary_key=("id",)), ReadStepJson(ddl_schema=columns))

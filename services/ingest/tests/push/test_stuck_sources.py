@@ -37,11 +37,9 @@ OTHER = "odf.push.a.other"
 
 
 @pytest.fixture
-def broker() -> Broker:
-    made = Broker()
-    made.make(TOPIC)
-    made.make(OTHER)
-    return made
+def broker(broker: Broker) -> Broker:
+    broker.make(OTHER)
+    return broker
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import Broker, Running, message, running
-from .in_memory_broker import broker as broker  # noqa: PLC0414 - a fixture
 from .test_control import control
 from .test_source import a_source
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.guarded import GuardedDict
+from odf_testing.ingest_batches import a_message_batch, commit_messages
 
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot, MergeStrategyUpsertStream
 from odf_ingest.commit.committer import Outcome, position_of
-from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import (
     KEEP_WATERMARK,
     FutureRecord,
@@ -25,10 +24,6 @@ from odf_ingest.commit.watermark import (
     proposed_delay,
     watermark_of,
 )
-from odf_ingest.prepare.batch import MessageBatch, Part
-from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.source_settings import (
     DAY_MS,
     HOUR_MS,
@@ -54,40 +49,12 @@ class Topic:
         self.next = dict.fromkeys(range(partitions), 0)
 
     def publish(self, times: Mapping[int, list[str]], quiet: Mapping[int, float] | None = None) -> Outcome:
-        bench, start = self.bench, dict(self.next)
-        for number, some in times.items():
-            self.next[number] += len(some)
-        batch = MessageBatch(
-            topic="topic",
-            topic_id="one",
-            partitions=len(self.next),
-            parts=tuple(
-                Part(
-                    partition=number,
-                    values=MessageBuffer.of([message(at, time) for at, time in enumerate(some)]),
-                    offsets=range(start[number], self.next[number]),
-                    timestamps=np.full(len(some), 1_600_000_000_000),
-                )
-                for number, some in times.items()
-            ),
-            start=start,
-            end=dict(self.next),
-            beginning=dict.fromkeys(start, 0),
-            begun=0.0,
-            size=0,
-            quiet=quiet or {},
-        )
-        plan = plan_of(bench.state, bench.state.push_sources["default"])
-        work = KafkaBatch(
-            "default",
-            batch,
-            plan=plan,
-            reading=bench.pool.submit(bench.preparer.messages, plan, batch),
-            read=bench.preparer.messages,
-            rejecting=RejectPolicy(bench.coordinator, bench.blobs),
-        )
-        outcome: Outcome = bench.queues.commit(bench.dataset, work)
-        return outcome
+        values = {
+            number: [message(at, time) for at, time in enumerate(some)] for number, some in times.items()
+        }
+        batch = a_message_batch(values, self.next, quiet=quiet or {})
+        self.next = dict(batch.end)
+        return commit_messages(self.bench, batch)
 
     def configure(self, **changes: str) -> None:
         bench = self.bench
@@ -155,38 +122,9 @@ def test_corrections_of_a_snapshot_are_not_late(make_bench: Any) -> None:
 
     def snapshot(*rows: tuple[int, str, str]) -> Outcome:
         value = "\n".join(json.dumps({"id": i, "v": v, "event_time": t}) for i, v, t in rows).encode()
-        number = topic.next[0]
-        topic.next[0] += 1
-        part = Part(
-            partition=0,
-            values=MessageBuffer.of([value]),
-            offsets=[number],
-            timestamps=np.full(1, 1_600_000_000_000),
-        )
-        batch = MessageBatch(
-            topic="topic",
-            topic_id="one",
-            partitions=1,
-            parts=(part,),
-            start={0: number},
-            end={0: number + 1},
-            beginning={0: 0},
-            begun=0.0,
-            size=0,
-        )
-        plan = plan_of(bench.state, bench.state.push_sources["default"])
-        reading = bench.pool.submit(bench.preparer.messages, plan, batch)
-        rejecting = RejectPolicy(bench.coordinator, bench.blobs)
-        work = KafkaBatch(
-            "default",
-            batch,
-            plan=plan,
-            reading=reading,
-            read=bench.preparer.messages,
-            rejecting=rejecting,
-        )
-        outcome: Outcome = bench.queues.commit(bench.dataset, work)
-        return outcome
+        batch = a_message_batch({0: [value]}, topic.next)
+        topic.next = dict(batch.end)
+        return commit_messages(bench, batch)
 
     snapshot((1, "a", HOURS[1]), (2, "a", HOURS[9]))
     assert snapshot((1, "b", HOURS[1])).late == Lateness()

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from odf_testing.ingest_batches import commit_file
 
 from odf_cli.user_input import with_read_options
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet
-from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.errors import UnsupportedMediaType
-from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 from odf_ingest.read.input_format import InputFormat
 
@@ -116,25 +114,13 @@ def test_unknown_formats_are_refused_with_those_that_are_read() -> None:
 
 def test_a_file_in_another_format_is_committed_by_its_columns_names(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
-    file = tmp_path / "batch"
-    file.write_text("v,id\na,1\nb,2\n")
-    batch = FileBatch(file=file, event_time=Timestamp(0), key="k", format=InputFormat.parse("csv"))
-    assert (
-        FileCommit("default", batch, bench.preparer, bench.rejecting)
-        .commit(bench.queues, bench.dataset)
-        .count
-        == 2
-    )
+    csv = InputFormat.parse("csv")
+    assert commit_file(bench, tmp_path / "batch", "v,id\na,1\nb,2\n", format=csv).count == 2
     assert bench.values("id", "v") == [(1, "a"), (2, "b")]
 
 
 def test_types_of_csv_for_a_source_without_a_schema_are_inferred(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(None, ReadStepNdJson())
     for number, (text, format_) in enumerate([('{"id": 1}\n', ""), ("id,v\n2,x\n", "csv")]):
-        file = tmp_path / "batch"
-        file.write_text(text)
-        batch = FileBatch(
-            file=file, event_time=Timestamp(0), key=str(number), format=InputFormat.parse(format_)
-        )
-        FileCommit("default", batch, bench.preparer, bench.rejecting).commit(bench.queues, bench.dataset)
+        commit_file(bench, tmp_path / "batch", text, str(number), format=InputFormat.parse(format_))
     assert bench.values("id", "v") == [(1, None), (2, "x")]
