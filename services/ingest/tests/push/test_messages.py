@@ -330,7 +330,7 @@ def test_the_state_of_a_partition_is_kept_while_others_are_read_and_its_time_nev
 ) -> None:
     bench = make_bench()
     commit_messages(bench, a_message_batch({0: [message(1, day=9)], 1: [message(2, day=3)]}))
-    commit_messages(bench, a_message_batch({1: [message(3, day=2)]}, start={1: 1}))
+    commit_messages(bench, a_message_batch({1: [message(3, day=2)]}, start={1: 1}, partitions=2))
 
     topic = position_of(bench.state, "default").topics["topic"]
     assert topic.next == {0: 1, 1: 2}
@@ -346,7 +346,7 @@ def test_a_partition_that_was_never_read_holds_the_watermark(make_bench: Any) ->
     bench = make_bench()
     commit_messages(bench, a_message_batch({0: [message(1, day=20)]}, partitions=2, unread=frozenset((0, 1))))
     assert bench.state.watermark is None
-    commit_messages(bench, a_message_batch({1: [message(2, day=3)]}, start={1: 0}))
+    commit_messages(bench, a_message_batch({1: [message(2, day=3)]}, start={1: 0}, partitions=2))
     assert bench.state.watermark == Timestamp.parse("2020-01-03T00:00:00Z")
 
 
