@@ -27,7 +27,7 @@ OTHER = {
     "odf_ingest/poll/fetch/local_file.py": "a file that is polled",
     "odf_ingest/poll/fetch/mqtt_session.py": "sockets",
     "odf_ingest/read/arrow_ipc.py": "Arrow's reading of what was pushed",
-    "odf_ingest/read/geo/shapefile_zip.py": "an archive that was pushed",
+    "odf_ingest/read/geo/esri_shapefile.py": "an archive that was pushed",
     "odf_ingest/read/parquet.py": "Arrow's reading of what was pushed",
     "odf_ingest/registry/client.py": "sockets, and a file of certificates",
     "odf_sync/http/connections.py": "a client's socket",

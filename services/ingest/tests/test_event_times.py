@@ -8,7 +8,7 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.prepare.event_time import event_times, fill_event_time, max_event_time, with_event_time
-from odf_ingest.read.types.finer_times import finer_times_refused
+from odf_ingest.read.types.times import finer_times_refused
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")

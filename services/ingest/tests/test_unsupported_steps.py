@@ -14,7 +14,7 @@ from odf_ingest.errors import UnsupportedStep
 from odf_ingest.merge.strategy import merge
 from odf_ingest.poll.event_time_source import event_time
 from odf_ingest.poll.poll_errors import PrepareUnsupported
-from odf_ingest.poll.unpack.prepare_steps import pipe, unpack
+from odf_ingest.poll.unpack import pipe, unpack
 from odf_ingest.read import format as formats
 from odf_ingest.read import whole_table
 

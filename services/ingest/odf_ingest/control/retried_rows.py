@@ -23,7 +23,7 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.file_of_changes import as_lines
+from odf_ingest.commit.file_commit import as_lines
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, OperationsMismatched, SourceGone

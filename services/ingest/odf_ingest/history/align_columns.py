@@ -8,7 +8,7 @@ import pyarrow.types as kind
 from odf_common.data.schema_alignment import align_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
-from odf_ingest.read.types.finer_times import cut
+from odf_ingest.read.types.times import cut
 
 
 def data_columns(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:

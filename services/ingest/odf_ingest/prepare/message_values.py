@@ -27,8 +27,8 @@ from odf_ingest.read import read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
 from odf_ingest.read.types.columns import converted, unconvertible
-from odf_ingest.read.types.finer_times import cut
 from odf_ingest.read.types.kinds import DecodedJson, TimeFormats, ValueKind
+from odf_ingest.read.types.times import cut
 
 TOMBSTONE: Final = (
     "is empty: a tombstone deletes its key only where the source merges as UpsertStream, without preprocessing, and "

@@ -58,7 +58,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
-from odf_ingest.read.types.finer_times import finer_times_refused
+from odf_ingest.read.types.times import finer_times_refused
 from odf_ingest.read.types.type_names import type_name
 
 Infer = Callable[[pa.Schema | None], pa.Schema | None]

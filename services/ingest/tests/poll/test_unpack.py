@@ -19,8 +19,8 @@ import pytest
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import CompressionFormat, FetchStepUrl, PrepStepDecompress, PrepStepPipe
+from odf_ingest.poll import unpack as decompress
 from odf_ingest.poll.poll_errors import CommandFailed, ForeignSource, PollCancelled, TooLarge
-from odf_ingest.poll.unpack import decompress
 
 LINE = b'{"id":1,"v":"a"}\n'
 GZIP, ZIP = CompressionFormat.Gzip, CompressionFormat.Zip

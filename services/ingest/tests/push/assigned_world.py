@@ -10,8 +10,7 @@ from odf_testing.memory_store import MemoryCatalog
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.push.batches.batch_buffer import BatchLimits
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import BatchLimits, PushSource
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.lifecycle.source_record import SourceRecord
 from odf_ingest.push.source_topics import Key, SourceTopics, as_of

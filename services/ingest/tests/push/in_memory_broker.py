@@ -21,8 +21,8 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.run import resume_after_faults
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
-from odf_ingest.push.batches.batch_buffer import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.batches.source import MAX_BATCH_BYTES, BatchLimits
 from odf_ingest.push.lifecycle import inspection_schedule
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader

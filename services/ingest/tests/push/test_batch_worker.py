@@ -26,10 +26,9 @@ from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, To
 from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.prepare.batch import MessageBatch, SkipSearch
 from odf_ingest.prepare.plan import Plan, plan_of
-from odf_ingest.push.batches.batch_buffer import BatchLimits
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.batches_in_flight import Trouble
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import BatchLimits, PushSource
 from odf_ingest.push.source_topics import as_of
 from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings

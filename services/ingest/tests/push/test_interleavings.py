@@ -26,8 +26,8 @@ from odf_ingest.commit.commit_queue import Pools
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.push import reader
 from odf_ingest.push.batches import batches_in_flight
-from odf_ingest.push.batches.batch_buffer import BatchLimits
 from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle import assigned_sources as owned
 from odf_ingest.push.lifecycle import inspection_schedule
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources

@@ -30,7 +30,7 @@ from odf_ingest.prepare.message_values import TOMBSTONE, require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.registry.message_decoding import _objects, decoded
+from odf_ingest.registry.decoder import _objects, decoded
 from odf_ingest.source_settings import SourceSettings
 
 UPSERT = MergeStrategyUpsertStream(primary_key=("id",))

@@ -17,9 +17,8 @@ from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumn
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.push.batches.batch_buffer import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits
 from odf_ingest.push.batches.batches_in_flight import BatchesInFlight, Trouble
-from odf_ingest.push.batches.source import PushSource, Wait
+from odf_ingest.push.batches.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits, PushSource, Wait
 
 
 def a_source(

@@ -15,8 +15,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, TopicGone, TopicReplaced
 from odf_ingest.message_columns import NO_COLUMNS, ColumnNames, MessageColumns
-from odf_ingest.push.batches.batch_buffer import BatchLimits
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import BatchLimits, PushSource
 from odf_ingest.push.lifecycle.source_record import SourceRecord
 from odf_ingest.push.lifecycle.start_position import has_moved, messages_after, open_source
 from odf_ingest.push.source_topics import Key, SourceTopic, TopicOffsets

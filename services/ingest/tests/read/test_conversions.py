@@ -34,8 +34,8 @@ from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 from odf_ingest.read.input_format import BY_NAME
 from odf_ingest.read.types.conversions import TABLE, convert_column
-from odf_ingest.read.types.finer_times import finer_times_refused
 from odf_ingest.read.types.kinds import DECLARED, FORMATS, DecodedJson, TimeFormats, ValueKind, kind_of
+from odf_ingest.read.types.times import finer_times_refused
 from odf_ingest.registry.avro import avro_decoder
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder

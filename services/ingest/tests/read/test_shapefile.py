@@ -14,7 +14,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepEsriShapefile
 from odf_ingest.read import read_batch, read_file
-from odf_ingest.read.geo import shapefile_zip, shp_records
+from odf_ingest.read.geo import esri_shapefile, shp_records
 from odf_ingest.read.geo.dbf_records import _logical
 
 WKT = 'GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984"]]'
@@ -192,7 +192,7 @@ def test_polygons_with_too_many_rings_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapefile_zip, "MAX_FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(esri_shapefile, "MAX_FILE_BYTES", 1 << 20)
     files = shapefiles()
     bomb = zipped(files | {"dbf": bytes(50 << 20)})
     with pytest.raises(InvalidInput, match=r"cities\.dbf: is larger than 1 MiB uncompressed"):
@@ -203,7 +203,7 @@ def test_what_decompresses_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatc
         struct.pack_into("<I", claimed, place + at, 100)
     with pytest.raises(InvalidInput, match=r"CRC-32 for file 'cities\.dbf'"):
         read_batch(ReadStepEsriShapefile(), bytes(claimed), None)
-    monkeypatch.setattr(shapefile_zip, "MAX_SHAPEFILE_ENTRIES", 2)
+    monkeypatch.setattr(esri_shapefile, "MAX_SHAPEFILE_ENTRIES", 2)
     with pytest.raises(InvalidInput, match="has 3 entries; up to 2 are read"):
         read_batch(ReadStepEsriShapefile(), zipped(files), None)
 

@@ -21,9 +21,8 @@ from odf_ingest import metrics
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.errors import NoMessageToSkip, SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.batches.batch_buffer import BatchLimits
 from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, Trouble
-from odf_ingest.push.batches.source import PushSource, Wait
+from odf_ingest.push.batches.source import BatchLimits, PushSource, Wait
 from odf_ingest.push.lifecycle import stalls
 from odf_ingest.push.lifecycle.inspection_schedule import InspectionSchedule
 from odf_ingest.push.lifecycle.inspector import Inspection, Inspector

@@ -12,8 +12,7 @@ from odf_ingest.commit.position import TopicPosition
 from odf_ingest.errors import PositionBeyondEnd, RecordsExpired, SourceStopped, TopicGone, TopicReplaced
 from odf_ingest.prepare.message_values import require_possible
 from odf_ingest.prepare.plan import plan_of
-from odf_ingest.push.batches.batch_buffer import BatchLimits
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import BatchLimits, PushSource
 from odf_ingest.push.lifecycle.source_record import SourceRecord
 from odf_ingest.push.source_topics import SourceTopic
 

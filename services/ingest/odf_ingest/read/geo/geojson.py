@@ -1,11 +1,29 @@
-"""GeoJson: a FeatureCollection; a message is a feature, or a collection of one (spec: ReadStep.GeoJson)."""
+"""GeoJson: a FeatureCollection; a message is a feature, or a collection of one (spec: ReadStep.GeoJson).
+
+NdGeoJson: one feature per line, or one per message (spec: ReadStep.NdGeoJson).
+"""
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepGeoJson
+from odf_common.metadata.steps import ReadStepGeoJson, ReadStepNdGeoJson
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.geo.features import record_of, register
 from odf_ingest.read.json_formats.json_exact import Document
+from odf_ingest.read.json_formats.json_lines import lines_of
 from odf_ingest.read.types.type_names import shown
+
+
+def _record_of_line(value: bytes) -> bytes:
+    """Return the record of a line or message."""
+    return record_of(to_utf8(value, None))
+
+
+def _lines(value: bytes) -> dict[str, bytes]:
+    """Return the lines that are not blank by their places."""
+    lines, places = lines_of(to_utf8(value, None))
+    return dict(zip(places, lines, strict=True))
+
+
+register(ReadStepNdGeoJson, _record_of_line, _lines)
 
 
 def _find_record(value: bytes) -> bytes:

@@ -13,9 +13,8 @@ import pyarrow.types as kind
 from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.conversions import convert_column, is_convertible
-from odf_ingest.read.types.epochs import epoch_decimal
 from odf_ingest.read.types.kinds import UUID, TimeFormats
-from odf_ingest.read.types.times import read_as
+from odf_ingest.read.types.times import epoch_decimal, read_as
 
 _ROWS_PER_PIECE: Final = 4
 _REPEATED_VALUES: Final = 8  # different ones that are sought by their equals

@@ -19,10 +19,9 @@ from odf_common.data.time_format import epoch_digits, epoch_hint
 from odf_common.data.years import require_known_years
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types import numbers, times
-from odf_ingest.read.types.epochs import from_epoch
-from odf_ingest.read.types.finer_times import cut
 from odf_ingest.read.types.kinds import DECLARED, UUID, TimeFormats, ValueKind, kind_of
-from odf_ingest.read.types.outgrown import outgrown
+from odf_ingest.read.types.numbers import outgrown
+from odf_ingest.read.types.times import cut, from_epoch
 from odf_ingest.read.types.type_names import Quoted, shown, type_name
 from odf_ingest.read.types.uuids import to_uuids
 

@@ -1,8 +1,16 @@
-"""Timestamps, dates and times of day, from strings and from each other. Naive timestamps are UTC."""
+"""Timestamps, dates and times of day, from strings, from each other and from numbers. Naive timestamps are UTC.
+
+Times that are finer than their column are cut towards the past, or refused where the source says so. Numbers of seconds
+(or of a smaller unit) since 1970 are decimals on the way, never doubles: 1700000000.1 s is .100, not .099999905. A
+fraction of a nanosecond is refused.
+"""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from typing import Final
 
@@ -10,11 +18,57 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from odf_common.data.stored_types import in_unit
 from odf_common.data.time_format import TimeFormat, epoch_digits, epoch_hint, time_format
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.epochs import from_epoch
-from odf_ingest.read.types.finer_times import cut, without_finer_digits
-from odf_ingest.read.types.type_names import shown, type_name
+from odf_ingest.read.types.type_names import Quoted, shown, type_name
+
+# Not a parameter of every reader: they are chosen by read steps, in which the specification has no such option.
+_REFUSES_FINER: Final = ContextVar("_REFUSES_FINER", default=False)
+
+
+@contextmanager
+def finer_times_refused(*, is_on: bool) -> Iterator[None]:
+    """Within this context, raise `InvalidInput` for a time that would be cut, if `is_on`."""
+    before = _REFUSES_FINER.set(is_on)
+    try:
+        yield
+    finally:
+        _REFUSES_FINER.reset(before)
+
+
+def cut(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """Return timestamps or times of day in the unit of `target`, finer ones cut towards the past.
+
+    Raises `pa.ArrowInvalid` if a time is outside of what the unit can count.
+    """
+    result = in_unit(values, target)
+    if _REFUSES_FINER.get():
+        require_not_finer(values.cast(target, safe=False).cast(values.type), values, values)
+    return result
+
+
+def require_not_finer(restored: pa.Array, values: pa.Array, written: pa.Array) -> None:
+    """Raise `InvalidInput`, where finer times are refused, for the first of `values` that was cut to another one."""
+    if _REFUSES_FINER.get():
+        finer = written.filter(pc.not_equal(restored, values))
+        if len(finer):
+            raise _finer(finer[0].cast(pa.string()).as_py())
+
+
+def _finer(text: str) -> InvalidInput:
+    what = f"{shown(text)} has a finer fraction than its column, and the source has finerTimes=refuse"
+    return InvalidInput(text=f"{what}; declare more digits, or STRING")
+
+
+def without_finer_digits(texts: pa.Array, digits: int) -> pa.Array:
+    """Return texts of times with up to `digits` digits after the point."""
+    if _REFUSES_FINER.get():
+        finer = texts.filter(pc.match_substring_regex(texts, rf"\.\d{{{digits}}}\d*[1-9]"))
+        if len(finer):
+            raise _finer(finer[0].as_py())
+    return pc.replace_substring_regex(texts, rf"(\.\d{{{digits}}})\d+", r"\1")
+
 
 WRITE_TIME: Final = "write it as 2026-01-31T23:59:59Z, or set timestampFormat"
 WRITE_DATE: Final = "write it as 2026-01-31, or set dateFormat"
@@ -199,3 +253,54 @@ def _refuse(texts: pa.Array, values: pa.Array, how: TimeFormat) -> None:
     wrong = pc.and_(pc.is_valid(texts), pc.is_null(values))
     first = texts.filter(wrong)[0].as_py()
     raise InvalidInput(text=f"{shown(first)} is not of the format {how.text!r}")
+
+
+_NANOSECOND_DIGITS: Final = 9
+_EPOCH_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # of a fraction of a second
+_UNITS: Final = {0: "seconds", 3: "milliseconds", 6: "microseconds", 9: "nanoseconds"}
+_PLAIN: Final = r"^-?\d{1,20}(?:\.\d{1,9})?$"
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
+
+
+def epoch_decimal(digits: int) -> pa.DataType:
+    """Return the type of numbers in the unit with that many decimals of a second; its fraction ends at nanoseconds."""
+    return pa.decimal256(38, _NANOSECOND_DIGITS - digits)
+
+
+def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataType) -> pa.Array:
+    """Return timestamps of type `target` from strings, or from decimals.
+
+    Raises `ValueError` if one is not such a number; for a single value `InvalidInput` that explains it.
+    """
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    try:
+        return _timestamps(values, digits, target)
+    except (pa.ArrowInvalid, ArithmeticError) as error:
+        if len(values) > 1:
+            raise ValueError(target) from error
+        value = values[0].as_py()
+        text = shown(Quoted(value.normalize()) if isinstance(value, Decimal) else value)
+        raise InvalidInput(text=f"{text} is not a time in {_UNITS[digits]} since 1970") from error
+
+
+def _timestamps(values: pa.Array, digits: int, target: pa.DataType) -> pa.Array:
+    type_ = epoch_decimal(digits)
+    numbers = _decimals(values, type_) if kind.is_string(values.type) else values.cast(type_)
+    # The same digits with another point: the number in the unit of the column.
+    shifted = pa.decimal256(38, _NANOSECOND_DIGITS - _EPOCH_DIGITS[target.unit])
+    moved = pa.Array.from_buffers(shifted, len(numbers), numbers.buffers(), offset=numbers.offset)
+    whole = pc.floor(moved)
+    require_not_finer(whole, moved, values)
+    return whole.cast(pa.int64()).cast(target)
+
+
+def _decimals(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pc.all(pc.match_substring_regex(texts, _PLAIN), min_count=0).as_py():
+        return texts.cast(type_)
+    return pa.array([None if text is None else _decimal(text) for text in texts.to_pylist()], type_)
+
+
+def _decimal(text: str) -> Decimal:
+    if _NUMBER.fullmatch(text.strip()) is None:
+        raise pa.ArrowInvalid(text)
+    return Decimal(text.strip())

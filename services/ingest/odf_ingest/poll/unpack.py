@@ -1,8 +1,9 @@
-"""Decompress: a compressed file, or one file of an archive; archives are untrusted (spec: PrepStep::Decompress).
+"""Prepare steps: what was fetched → a file that can be read (spec: PrepStep).
 
-`Gzip` is any compressed stream: gzip, and bzip2, xz and zstd, which are recognised by their first bytes. A tar archive
-inside is recognised too, and one of its files is taken. Nothing is extracted by its name: the content goes to one file
-of our own, so no path or link of an archive is followed.
+`Decompress` unpacks a compressed file, or one file of an archive. `Gzip` is any compressed stream: gzip, and bzip2, xz
+and zstd, which are recognised by their first bytes. A tar archive inside is recognised too, and one of its files is
+taken. Archives are untrusted: nothing is extracted by its name, the content goes to one file of our own, so no path or
+link of an archive is followed.
 """
 
 import bz2
@@ -13,19 +14,70 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import singledispatch
 from pathlib import Path
 from typing import Final, Protocol, Self
 
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.fetching import CompressionFormat, PrepStepDecompress
-from odf_ingest.poll.fetch import Context
+from odf_common.metadata.fetching import CompressionFormat, PrepStep, PrepStepDecompress, PrepStepPipe
+from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages
+from odf_ingest.poll.fetch.command import PATH, Command
 from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES
-from odf_ingest.poll.poll_errors import TooLarge
-from odf_ingest.poll.unpack.prepare_steps import unpack
+from odf_ingest.poll.poll_errors import PrepareUnsupported, TooLarge
+
+
+@singledispatch
+def unpack(step: PrepStep, file: Path, target: Path, context: Context) -> None:
+    """Write the result of the step to `target`; raises `InvalidInput` for a file that does not fit it."""
+    raise PrepareUnsupported(step=type(step).__name__.removeprefix("PrepStep"))
+
+
+@unpack.register
+def pipe(step: PrepStepPipe, file: Path, target: Path, context: Context) -> None:
+    """Write the output of a command of this machine for the file; raises `CommandFailed`."""
+    if not step.command:
+        raise InvalidInput(where="prepare.command", text="is empty")
+    environ = {"PATH": PATH, "HOME": str(context.folder), "LANG": "C.UTF-8"}
+    with file.open("rb") as source:
+        Command(line=step.command, label=step.command[0], environ=environ).run(source, target, context)
+
+
+def prepare_fetched(
+    steps: Sequence[PrepStep], fetched: FetchedFile | FetchedMessages, context: Context
+) -> FetchedFile | FetchedMessages:
+    """Return what was fetched, with its file after the steps; messages have none.
+
+    Raises `InvalidInput` with its place.
+    """
+    if isinstance(fetched, FetchedMessages):
+        return fetched
+    file = fetched.file
+    for number, step in enumerate(steps):
+        context.report(f"{fetched.label}: {type(step).__name__.removeprefix('PrepStep')}")
+        target = context.folder / f"prepared-{number % 2}"
+        with naming(fetched):
+            unpack(step, file, target, context)
+        file.unlink()
+        file = target
+    return replace(fetched, file=file)
+
+
+@contextmanager
+def naming(fetched: FetchedFile | FetchedMessages) -> Iterator[None]:
+    """Prefix errors of a file's content with its place."""
+    try:
+        yield
+    except InvalidInput as error:
+        if error.text is None:
+            raise
+        where = f"{fetched.label}, {error.where}" if error.where else fetched.label
+        raise replace(error, where=where) from error
+
 
 WHERE: Final = "prepare"
 MAX_ARCHIVE_ENTRIES: Final = 100_000  # of an archive
