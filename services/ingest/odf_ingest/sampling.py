@@ -78,7 +78,7 @@ def read_sample(file: Path, input_format: str, *, is_topic: bool = False) -> Sam
     table = _read(step, file, infer_batch(step, content, None))
     if table.num_columns == 0:
         raise InvalidInput(text="the sample has no records")
-    table = table.cast(stored_schema(pa.schema([_typed(column) for column in table.schema])))
+    table = table.cast(stored_schema(pa.schema([_with_stored_type(column) for column in table.schema])))
     remarks = _remarks(step, file, table) if isinstance(step, ReadStepCsv) else []
     if isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):
         table = _with_times(table, named_format(step.timestamp_format))
@@ -155,14 +155,14 @@ def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Late
             times = event_times(table, column.name)
             late, start = NONE_LATE, 0
             for length in lengths:
-                late = late.plus(_behind(times.slice(start, length)))
+                late = late.plus(_lateness_of(times.slice(start, length)))
                 start += length
             if late.count:
                 lateness[column.name] = late
     return lateness
 
 
-def _behind(times: pa.ChunkedArray) -> Lateness:
+def _lateness_of(times: pa.ChunkedArray) -> Lateness:
     """Return how many times (ms) are earlier than one before them, and by how much at most."""
     values = times.drop_null().to_numpy()
     if len(values) == 0:
@@ -192,5 +192,5 @@ def _set_times(table: pa.Table, index: int, texts: pa.Array, time_format: str | 
     return table.set_column(index, table.schema.field(index).with_type(time_type), times)
 
 
-def _typed(column: pa.Field) -> pa.Field:
+def _with_stored_type(column: pa.Field) -> pa.Field:
     return column.with_type(pa.string()) if kind.is_null(column.type) else column

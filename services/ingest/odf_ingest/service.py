@@ -68,7 +68,7 @@ def build(env: Environment) -> Service:
     queues = _queues(env, replies)
     reader = _reader(env)
     topics = SourceTopics(env.topics, env.blobs)
-    owned = _owned(env, queues, topics, reader)
+    owned = _build_owned(env, queues, topics, reader)
     reader.bind(owned, _work(env, queues, preparer, reader))
     poller = _poller(env, queues, preparer)
     schedule = _schedule(env, queues, poller, owned)
@@ -170,7 +170,7 @@ def _reader(env: Environment) -> PushReader:
     return PushReader(client(), env.settings.slice_max_bytes, client)
 
 
-def _owned(
+def _build_owned(
     env: Environment, queues: CommitQueues, topics: SourceTopics, reader: PushReader
 ) -> AssignedSources:
     settings = env.settings

@@ -242,7 +242,7 @@ class SourceSettings:
             if key not in names:
                 text = f"unknown setting of a source; choose from {', '.join(names)}"
                 raise InvalidInput(where=key, text=text)
-            values[names[key]] = _parsed(key, str(value), getattr(DEFAULTS, names[key]))
+            values[names[key]] = _parse(key, str(value), getattr(DEFAULTS, names[key]))
         return cls(**values)  # type: ignore[arg-type]  # each was parsed to its default's type
 
     def plain(self) -> dict[str, object]:
@@ -325,16 +325,16 @@ def _require_registry(settings: SourceSettings) -> None:
         raise InvalidInput(where=_key("schema_registry_ca"), text="expected the absolute path of a file")
 
 
-def _parsed(key: str, text: str, default: object) -> object:
+def _parse(key: str, text: str, default: object) -> object:
     try:
         if isinstance(default, _WRITTEN):
             return type(default).parse(text)
         return type(default)(text)  # type: ignore[call-arg]  # a float, an integer or a choice
     except ValueError as error:
-        raise InvalidInput(where=key, text=f"expected {_expected(default)}, got {text!r}") from error
+        raise InvalidInput(where=key, text=f"expected {_expectation(default)}, got {text!r}") from error
 
 
-def _expected(default: object) -> str:
+def _expectation(default: object) -> str:
     if isinstance(default, StrEnum):
         return f"one of {', '.join(type(default))}"
     if isinstance(default, Duration):

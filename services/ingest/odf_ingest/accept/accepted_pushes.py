@@ -133,7 +133,7 @@ class AcceptedPushes:
         tries = bugs = 0
         while not self._stop.is_set():
             try:
-                done = self._committed(dataset, push)
+                done = self._commit(dataset, push)
             except OdfError as error:
                 if self._stop.is_set():
                     return
@@ -179,7 +179,7 @@ class AcceptedPushes:
                 self._delays.pop(push.receipt.id, None)
             self._settled.notify_all()
 
-    def _committed(self, dataset: DatasetId, push: PendingPush) -> Receipt:
+    def _commit(self, dataset: DatasetId, push: PendingPush) -> Receipt:
         receipt = push.receipt
         event_time = Timestamp.parse(receipt.event_time)
         batch = FileBatch(

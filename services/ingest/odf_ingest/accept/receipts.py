@@ -107,7 +107,7 @@ class Receipts:
         """Return a receipt; None if it does not exist; raises `InvalidInput` unless `id_` is a valid id."""
         if _ID.fullmatch(id_) is None:
             raise InvalidInput(text=f"not a receipt: {id_[:64]!r}")
-        file = self._of(dataset) / f"{id_}{_RECEIPT}"
+        file = self._folder_of(dataset) / f"{id_}{_RECEIPT}"
         try:
             return Receipt.parse(file.read_bytes())
         except FileNotFoundError:
@@ -122,7 +122,7 @@ class Receipts:
         `batch` stays where it is. A refused push leaves its key free. Raises `KeyReused` if the key came with other
         content, `TooManyPending`.
         """
-        folder = self._of(dataset)
+        folder = self._folder_of(dataset)
         with durable.locked(folder / _LOCK):
             earlier = self.find(dataset, receipt.id)
             if earlier is not None and earlier.state is not State.REFUSED:
@@ -144,7 +144,7 @@ class Receipts:
 
     def pending(self, dataset: DatasetId) -> Sequence[PendingPush]:
         """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
-        folder = self._of(dataset)
+        folder = self._folder_of(dataset)
         pushes = []
         with durable.locked(folder / _LOCK):
             for name in self._batches(folder):
@@ -157,7 +157,7 @@ class Receipts:
 
     def settle(self, dataset: DatasetId, receipt: Receipt) -> None:
         """Store the outcome of a push, and delete its batch."""
-        folder = self._of(dataset)
+        folder = self._folder_of(dataset)
         # Once the outcome is stored, a refused push may be accepted again: its new batch has to stay.
         with durable.locked(folder / _LOCK):
             self._write(folder, receipt)
@@ -167,7 +167,7 @@ class Receipts:
     def working(self, dataset: DatasetId) -> Iterator[bool]:
         """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
         with translated():  # the class guards no entry into a context
-            handle = locked_by_name(self._of(dataset) / _WORKER, os.O_CREAT)
+            handle = locked_by_name(self._folder_of(dataset) / _WORKER, os.O_CREAT)
         try:
             yield handle is not None
         finally:
@@ -176,13 +176,13 @@ class Receipts:
 
     def datasets(self) -> Sequence[DatasetId]:
         """Return the datasets with a push to settle."""
-        return [dataset for dataset in self._all() if self._batches(self._of(dataset))]
+        return [dataset for dataset in self._all() if self._batches(self._folder_of(dataset))]
 
     def tidy(self) -> None:
         """Remove settled receipts and unfinished writes older than a week."""
         oldest = time.time() - KEPT_SECONDS
         for dataset in self._all():
-            folder = self._of(dataset)
+            folder = self._folder_of(dataset)
             with durable.locked(folder / _LOCK):
                 for file in folder.glob(f"*{_RECEIPT}"):
                     if (
@@ -199,7 +199,7 @@ class Receipts:
         except FileNotFoundError:
             return []
 
-    def _of(self, dataset: DatasetId) -> Path:
+    def _folder_of(self, dataset: DatasetId) -> Path:
         return self._folder / dataset.folder
 
     def _batches(self, folder: Path) -> list[str]:

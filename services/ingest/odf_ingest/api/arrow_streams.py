@@ -63,7 +63,7 @@ class ArrowStreams:
         first = next(parts, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a stream must start with its header")
-        stream = self._opened(first.header, is_active)
+        stream = self._open(first.header, is_active)
         state = self.queues.state(stream.dataset)
         expected = next_in_run(position_of(state, stream.source), stream.id)
         yield pb.StreamAck(
@@ -77,7 +77,7 @@ class ArrowStreams:
             if part.WhichOneof("part") != "batch":
                 raise InvalidInput(text="a stream has one header, then batches")
             _require_in_order(part.batch, expected)
-            outcome = self._committed(stream, part.batch)
+            outcome = self._commit(stream, part.batch)
             expected = max(expected, part.batch.sequence + 1)
             yield pb.StreamAck(
                 stream_id=stream.id,
@@ -88,7 +88,7 @@ class ArrowStreams:
                 rejected_reason=next((row.reason for row in outcome.rejected), ""),
             )
 
-    def _opened(self, header: pb.StreamHeader, is_active: IsActive) -> _Stream:
+    def _open(self, header: pb.StreamHeader, is_active: IsActive) -> _Stream:
         if header.stream_id:
             require_key("stream_id", header.stream_id)
         dataset = self.targets.find(header.ref).dataset_id
@@ -100,7 +100,7 @@ class ArrowStreams:
             is_active=is_active,
         )
 
-    def _committed(self, stream: _Stream, batch: pb.StreamBatch) -> Outcome:
+    def _commit(self, stream: _Stream, batch: pb.StreamBatch) -> Outcome:
         """Commit a batch; errors of its content name its number."""
         folder = self.scratch()
         try:

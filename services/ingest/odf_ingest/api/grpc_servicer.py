@@ -287,7 +287,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         return ingest_pb2.SampleReply(
             schema=sample.table.schema.serialize().to_pybytes(),
             records=len(sample.table),
-            late={name: _counted(value) for name, value in late.items()},
+            late={name: _late_message(value) for name, value in late.items()},
             options=sample.options,
             remarks=sample.remarks,
             is_changes=sample.is_changes,
@@ -439,7 +439,7 @@ def _rejected_message(letter: StoredLetter, value_bytes: int) -> ingest_pb2.Reje
 
 
 def _late(late: Lateness) -> ingest_pb2.LateRecords | None:
-    return _counted(late) if late.count else None
+    return _late_message(late) if late.count else None
 
 
 def _future(late: Lateness) -> ingest_pb2.FutureRecords | None:
@@ -450,7 +450,7 @@ def _future(late: Lateness) -> ingest_pb2.FutureRecords | None:
     )
 
 
-def _counted(late: Lateness) -> ingest_pb2.LateRecords:
+def _late_message(late: Lateness) -> ingest_pb2.LateRecords:
     return ingest_pb2.LateRecords(
         records=late.count,
         most=str(Duration(late.most)),

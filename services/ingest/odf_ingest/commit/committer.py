@@ -121,7 +121,7 @@ class BatchCommitter:
                 return Outcome(state=state, count=0, is_new=False)
             past = history.at(state)
             settings = self._drafter.settings(state, batch.source)
-            prepared, merged = self._merged(state, batch, past, settings)
+            prepared, merged = self._merge(state, batch, past, settings)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)
@@ -141,7 +141,7 @@ class BatchCommitter:
                     history.cache_slice(*draft.slice)
                 return Outcome(state=draft.after, count=draft.count, is_new=True, late=draft.late)
 
-    def _merged(
+    def _merge(
         self, state: ChainState, batch: Batch[P], past: History, settings: SourceSettings
     ) -> tuple[PreparedRecords, MergeResult]:
         """Return the mergeable part of the batch, and its merge result."""

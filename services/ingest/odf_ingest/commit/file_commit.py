@@ -71,26 +71,26 @@ class FileOfChanges:
 
     def read(self) -> PreparedRecords:
         """Return the records; raises `InvalidInput` with the place of a bad message that refuses the file."""
-        return self._allowed(self._read(self._batch))
+        return self._allow(self._read(self._batch))
 
     def without(self, prepared: PreparedRecords, faults: Mapping[int, str]) -> PreparedRecords:
         """Return the records without the messages of `faults`; raises `InvalidInput` as `read` does."""
         column = self._plan.vocab.event_time_column
-        return self._allowed(without_messages(prepared, self._batch, faults, column, self._read))
+        return self._allow(without_messages(prepared, self._batch, faults, column, self._read))
 
     def _read(self, batch: MessageBatch) -> PreparedRecords:
         if not len(batch.parts[0].values):
             return unwrapped(self._preparer.messages, self._plan, replace(batch, parts=()))
         return unwrapped(self._preparer.messages, self._plan, batch)
 
-    def _allowed(self, prepared: PreparedRecords) -> PreparedRecords:
+    def _allow(self, prepared: PreparedRecords) -> PreparedRecords:
         if prepared.bad and (not self._rejects or len(prepared.bad) == self.count):
             first = prepared.bad[0]
             raise InvalidInput(where=self._places[first.offset], text=first.reason)
         # The event times of all are known, and a file is one batch.
-        return replace(prepared, bad=tuple(map(self._placed, prepared.bad)), greatest={})
+        return replace(prepared, bad=tuple(map(self._with_place, prepared.bad)), greatest={})
 
-    def _placed(self, bad: BadRecord) -> BadRecord:
+    def _with_place(self, bad: BadRecord) -> BadRecord:
         place = self._places[bad.offset]
         return replace(bad, reason=f"{place}: {bad.reason.removeprefix(f'{place}: ')}")
 
@@ -179,14 +179,14 @@ class FileCommit:
         )
         if changes is not None:
             self._rows = changes
-            return self._allowed(changes.read(), changes)
+            return self._allow(changes.read(), changes)
         if not rejects:
             self._rows = RefusedRows(step, file.read_bytes)
             return self._preparer.file(plan, self._batch)
         self._rows = RejectedRows(step, file)
-        return self._allowed(self._preparer.file(plan, self._batch, self._rows), self._rows)
+        return self._allow(self._preparer.file(plan, self._batch, self._rows), self._rows)
 
-    def _allowed(self, prepared: PreparedRecords, rows: Rows) -> PreparedRecords:
+    def _allow(self, prepared: PreparedRecords, rows: Rows) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow the bad rows."""
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
@@ -203,7 +203,7 @@ class FileCommit:
                 left = self._rows.without(prepared, error.faults)
             else:
                 left = without_rows(prepared, error.faults, self._rows)
-            left = self._allowed(left, self._rows)
+            left = self._allow(left, self._rows)
             self._read = plan, left
             return left
         raise with_places(error, plan.source, self._batch.file.read_bytes) from error

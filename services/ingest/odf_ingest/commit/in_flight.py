@@ -91,9 +91,9 @@ class PushesInFlight:
             if may_join:
                 same = self._join(target, content, caller)
                 if same is not None:
-                    return _awaited(same, caller)
+                    return _await(same, caller)
             push = _Push(target=target, content=content, callers=[caller])
-            with self._noted(push):
+            with self._registering(push):
                 try:
                     outcome = commit(push.is_wanted)
                 except BaseException as error:
@@ -118,7 +118,7 @@ class PushesInFlight:
         return None
 
     @contextmanager
-    def _noted(self, push: _Push) -> Iterator[None]:
+    def _registering(self, push: _Push) -> Iterator[None]:
         with self._lock:
             self._pushes.append(push)
         try:
@@ -133,7 +133,7 @@ def cancelled() -> Refused:
     return Refused(reason=CANCELLED, text="cancelled; nothing was committed")
 
 
-def _awaited(push: _Push, caller: _Caller) -> Outcome:
+def _await(push: _Push, caller: _Caller) -> Outcome:
     while caller.wants_it():
         try:
             outcome = push.outcome.result(CALLER_POLL_SECONDS)

@@ -193,11 +193,11 @@ def _topic(entry: Mapping[str, Mapping[str, int]]) -> TopicPosition:
 
 
 def _plain(topic: TopicPosition) -> dict[str, object]:
-    plain: dict[str, object] = {"id": topic.topic_id, "next": _numbered(topic.next)}
+    plain: dict[str, object] = {"id": topic.topic_id, "next": _by_text_number(topic.next)}
     if topic.greatest:
-        plain["greatest"] = _numbered(topic.greatest)
+        plain["greatest"] = _by_text_number(topic.greatest)
     return plain
 
 
-def _numbered(values: Mapping[int, int]) -> dict[str, int]:
+def _by_text_number(values: Mapping[int, int]) -> dict[str, int]:
     return {str(number): value for number, value in sorted(values.items())}

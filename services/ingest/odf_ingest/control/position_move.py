@@ -33,7 +33,7 @@ class PositionMove:
 
     def check(self, position: SourcePosition) -> None:
         """Raise `AlreadyCommitted` if the source is at that position."""
-        if self._moved(position) == position:
+        if self._move(position) == position:
             raise AlreadyCommitted
 
     def prepare(self, state: ChainState) -> PreparedRecords:
@@ -49,17 +49,17 @@ class PositionMove:
         self, position: SourcePosition, prepared: PreparedRecords
     ) -> tuple[SourcePosition, NewWatermark]:
         """Return the chosen position; the watermark stays."""
-        return self._moved(position), KEEP_WATERMARK
+        return self._move(position), KEEP_WATERMARK
 
     def before_proposal(self) -> None:
         """Do nothing: a command cannot be canceled."""
 
-    def _moved(self, position: SourcePosition) -> SourcePosition:
+    def _move(self, position: SourcePosition) -> SourcePosition:
         if self.now is None:
             return position.without_topic(self.topic)
         now = self.now
         before = position.topics.get(self.topic, TopicPosition(topic_id=now.topic_id))
-        next_ = self._chosen(before, now)
+        next_ = self._choose(before, now)
         for number, offset in next_.items():
             low, high = now.low[number], now.high[number]
             if not low <= offset <= high:
@@ -70,7 +70,7 @@ class PositionMove:
             self.topic, TopicPosition(topic_id=now.topic_id, next=next_, greatest=greatest)
         )
 
-    def _chosen(self, before: TopicPosition, now: TopicInfo) -> dict[int, int]:
+    def _choose(self, before: TopicPosition, now: TopicInfo) -> dict[int, int]:
         match self.start:
             case "earliest":
                 return dict(now.low)

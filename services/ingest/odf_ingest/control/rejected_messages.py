@@ -115,10 +115,10 @@ class RejectedMessages:
         Raises `NotFound` at the end for a location of which no message is open.
         """
         state = self._queues.state(dataset)
-        handled = self._handled(state)
+        handled = self._load_handled(state)
         seen: set[MessagePosition] = set()
         missing = set(locations)
-        for letter in self._passed(state):
+        for letter in self._passed_letters(state):
             position = message_position(letter)
             if position in seen or handled.holds(position):
                 continue
@@ -131,7 +131,7 @@ class RejectedMessages:
             first = min(missing, key=lambda location: (location.source, location.location))
             raise NotFound(what=f"open rejected message {first}")
 
-    def _passed(self, state: ChainState) -> Iterator[StoredLetter]:
+    def _passed_letters(self, state: ChainState) -> Iterator[StoredLetter]:
         """Iterate over the letters of what was rejected, and was not committed since; those of topics may repeat.
 
         One letter of a row counts: those of batches that were killed, or overtaken, have the same numbers.
@@ -210,10 +210,10 @@ class RejectedMessages:
         if locations:
             letters = [replace(letter, value=b"") for letter in self.open(dataset, locations)]
             self._mark(dataset, letters)
-            return self._settled(dataset, len(letters))
+            return self._announce(dataset, len(letters))
         before = self.count(dataset)
         self._mark_all(dataset, self._queues.state(dataset))
-        return self._settled(dataset, before)
+        return self._announce(dataset, before)
 
     def retry(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
         """Let messages be read again, and no longer be open; all of the dataset if `locations` is empty.
@@ -244,7 +244,7 @@ class RejectedMessages:
             raise refusals[0]
         if not locations and published == before:
             self._mark_all(dataset, state)  # one mark in place of many
-        settled = self._settled(dataset, published + committed)
+        settled = self._announce(dataset, published + committed)
         return replace(settled, cut=cut, unfit=len(refusals), why=refusals[0].why if refusals else "")
 
     def _retried_rows(self, dataset: DatasetId, rows: Sequence[StoredLetter]) -> Iterator[RetriedRows]:
@@ -276,7 +276,7 @@ class RejectedMessages:
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""
         with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
-            handled = self._handled(self._queues.state(dataset))
+            handled = self._load_handled(self._queues.state(dataset))
             for source in {letter.source for letter in letters}:
                 positions = [message_position(letter) for letter in letters if letter.source == source]
                 handled = handled.with_positions(source, positions)
@@ -285,19 +285,19 @@ class RejectedMessages:
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
         """Record durably that all messages rejected up to a state of the chain were handled."""
         with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
-            handled = self._handled(state)
+            handled = self._load_handled(state)
             for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
                 handled = handled.with_all(source, progress)
             save_handled(self._blobs, dataset, handled)
 
-    def _handled(self, state: ChainState) -> HandledRejects:
+    def _load_handled(self, state: ChainState) -> HandledRejects:
         """Return the handled messages that still count in a state of the chain."""
         handled = load_handled(self._blobs, state.dataset_id)
         for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
             handled = handled.as_of(source, progress)
         return handled
 
-    def _settled(self, dataset: DatasetId, count: int) -> Settled:
+    def _announce(self, dataset: DatasetId, count: int) -> Settled:
         """Announce what is open now, and return the result."""
         self._renew_reasons(dataset)
         state = self._queues.state(dataset)

@@ -119,9 +119,9 @@ class RetriedRows:
         is_file = len(self._left) == 1 and _is_file_message(self._left[0], polled)
         has_rows = is_of_table or is_file or not plan.takes_whole_batches
         if takes_whole_batches(plan.source.merge) or not has_rows:
-            return self._refused(plan, "the source takes only whole files or messages")
+            return self._refuse_all(plan, "the source takes only whole files or messages")
         if event_ms is None:
-            return self._refused(
+            return self._refuse_all(
                 plan, "an earlier release rejected it, and did not keep its file's event time"
             )
         lines = as_lines(plan.source.read)
@@ -155,7 +155,7 @@ class RetriedRows:
         format_ = InputFormat.parse(self._left[0].input_format or "")
         return plan_of(state, replace(source, read=format_.step(source.read)))
 
-    def _refused(self, plan: Plan, why: str) -> PreparedRecords:
+    def _refuse_all(self, plan: Plan, why: str) -> PreparedRecords:
         self._unfit = {letter.offset: why for letter in self._left}
         self.may_be_empty = False
         return PreparedRecords(source=plan.source)

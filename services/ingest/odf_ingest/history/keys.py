@@ -75,12 +75,12 @@ def _as_bytes(key: Mapping[str, pa.Array]) -> pa.Array:
     for name, column in key.items():
         numbers = _whole_numbers(column)
         if numbers is not None:
-            parts.append(_fixed(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
+            parts.append(_fixed_width(numbers.astype(">i8" if numbers.dtype.kind == "i" else ">u8")))
         else:
             text = _variable(name, column)
             if len(key) > 1:
                 lengths = pc.binary_length(text).to_numpy(zero_copy_only=False).astype(">i8")
-                parts.append(_fixed(lengths))
+                parts.append(_fixed_width(lengths))
             parts.append(text)
     empty = pa.scalar(b"", pa.large_binary())
     return parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, empty)
@@ -99,7 +99,7 @@ def _variable(name: str, column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
-def _fixed(values: Keys) -> pa.Array:
+def _fixed_width(values: Keys) -> pa.Array:
     raw = np.ascontiguousarray(values)
     width = raw.dtype.itemsize
     array = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), len(raw), [None, pa.py_buffer(raw)])

@@ -55,7 +55,7 @@ def _(
     records = new.drop_columns([vocab.operation_type_column]).combine_chunks()
     _check_halves(records, ops, strategy.primary_key)
     order = key_order(records, strategy.primary_key).to_numpy()
-    rows = order[_paired(ops.to_numpy(zero_copy_only=False)[order])]
+    rows = order[_pair(ops.to_numpy(zero_copy_only=False)[order])]
     records, ops = records.take(pa.array(rows)), ops.take(pa.array(rows))
     keys, _ = first_of_each(key_array(records, strategy.primary_key))
     changes = Changes.of(
@@ -122,7 +122,7 @@ def _first_half(keys: Indices, steps: Indices) -> _Half:
     return _Half(min(indices[0] for indices in waiting.values()), whole, may_come=True)
 
 
-def _paired(ops: npt.NDArray[np.uint8]) -> Indices:
+def _pair(ops: npt.NDArray[np.uint8]) -> Indices:
     """Return the order of operations, already grouped by key, with each +C moved after its -C."""
     froms = np.flatnonzero(ops == Operation.CORRECT_FROM)
     tos = np.flatnonzero(ops == Operation.CORRECT_TO)

@@ -66,7 +66,7 @@ class Changes:
         starts = np.append(np.ones(min(len(new), 1), np.bool_), keys[1:] != keys[:-1])
         before = np.arange(len(new), dtype=np.int64) - 1
         before[np.append(False, ops[:-1] == Operation.RETRACT)[: len(new)]] = NO_ROW
-        found = _found(key_array(current, key), keys[starts])
+        found = _find(key_array(current, key), keys[starts])
         before[starts] = np.where(found == NO_ROW, NO_ROW, found + len(new))
         records = pa.concat_tables([new, current]).combine_chunks()
         return cls(
@@ -145,7 +145,7 @@ class Changes:
     ) -> str | None:
         """Return why a record does not fit the current one of its key; None if it does."""
         if op is Operation.APPEND:
-            return None if current == NO_ROW else self._repeated(row, current)
+            return None if current == NO_ROW else self._repetition(row, current)
         if current == NO_ROW:
             return (
                 f"column {self.key[0]}: {self._key_of(row)} has no record that {SIGNS[op]} could take back; "
@@ -157,7 +157,7 @@ class Changes:
         number = differing[row] if known else self._differing(np.array([row]), np.array([current]))[0]
         return None if number == NO_ROW else self._different(row, op, current, int(number))
 
-    def _repeated(self, row: int, current: int) -> str:
+    def _repetition(self, row: int, current: int) -> str:
         same = self._differing(np.array([row]), np.array([current]))[0] == NO_ROW
         return (
             f"column {self.key[0]}: {self._key_of(row)} has a record already, "
@@ -169,13 +169,13 @@ class Changes:
         name = self.records.column_names[number]
         column = self.records.column(number)
         return (
-            f"column {name}: {SIGNS[op]} of {self._key_of(row)} has {_shown(column[row])}, and its record has "
-            f"{_shown(column[current])}; repeat all values of the record, event time included, or set "
+            f"column {name}: {SIGNS[op]} of {self._key_of(row)} has {_show(column[row])}, and its record has "
+            f"{_show(column[current])}; repeat all values of the record, event time included, or set "
             "retractions=complete"
         )
 
     def _key_of(self, row: int) -> str:
-        return ", ".join(f"{name} = {_shown(self.records.column(name)[row])}" for name in self.key)
+        return ", ".join(f"{name} = {_show(self.records.column(name)[row])}" for name in self.key)
 
     def _differing(self, left: Indices, right: Indices) -> Indices:
         """Return for each pair of records the first column that differs; a null event time on the left is none."""
@@ -191,7 +191,7 @@ class Changes:
         return first
 
 
-def _found(keys: Keys, wanted: Keys) -> Indices:
+def _find(keys: Keys, wanted: Keys) -> Indices:
     """Return the index in `keys`, which are distinct, of each wanted one; `NO_ROW` if it is not there."""
     if len(keys) == 0 or len(wanted) == 0:
         return np.full(len(wanted), NO_ROW)
@@ -201,7 +201,7 @@ def _found(keys: Keys, wanted: Keys) -> Indices:
     return np.where(keys[rows] == wanted, rows, NO_ROW)
 
 
-def _shown(value: pa.Scalar) -> str:
+def _show(value: pa.Scalar) -> str:
     if not value.is_valid:
         return "NULL"
     if kind.is_temporal(value.type):

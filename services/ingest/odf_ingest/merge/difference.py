@@ -40,11 +40,11 @@ class RepeatedKey(InvalidInput):
         places = self.places or tuple(f"record {row + 1}" for row in self.rows[:MAX_PLACES])
         left = len(self.rows) - len(places)
         self.text = (
-            f"the snapshot has the key {self.key} in {len(self.rows)} records: {_listed(places, left)}"
+            f"the snapshot has the key {self.key} in {len(self.rows)} records: {_list_places(places, left)}"
         )
 
 
-def _listed(places: tuple[str, ...], left: int) -> str:
+def _list_places(places: tuple[str, ...], left: int) -> str:
     """Return places as a text, such as "lines 2 and 4"; `left`: how many others there are."""
     words = [place.split(" ") for place in places]
     if all(len(one) == 2 and one[0] == words[0][0] for one in words):
@@ -72,9 +72,9 @@ def difference(  # noqa: PLR0913 - all by name
     the new keys, if it has begun.
     """
     current = alike(current, new.schema)
-    match = _matched(key_array(current, key), (sorting or begin_sorting(new, key))())
+    match = _match_keys(key_array(current, key), (sorting or begin_sorting(new, key))())
     columns = [name for name in compared or new.column_names if name not in key]
-    is_changed = _changed(current, new, match, columns, event_time)
+    is_changed = _is_changed_mask(current, new, match, columns, event_time)
     parts = [
         (new, _others(len(new), match.new), Operation.APPEND),
         (current, match.old[is_changed], Operation.CORRECT_FROM),
@@ -132,7 +132,7 @@ class _Match(NamedTuple):
     new: Indices
 
 
-def _sorted(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
+def _sort_keys(keys: Keys, *, is_in_runs: bool = False) -> _SortedKeys:
     """Return the keys sorted; `is_in_runs`: they are a few ascending runs one after another."""
     # numpy.unique is not an option: where it need not sort, it hashes, which is much slower.
     if len(keys) < 2 or bool(np.all(np.greater_equal(keys[1:], keys[:-1]))):
@@ -164,7 +164,7 @@ def _sorted_packed(keys: Keys) -> _SortedKeys | None:
 
 def _distinct(new: pa.Table, keys: Keys, names: Strings) -> _SortedKeys:
     """Return the keys sorted; raises `RepeatedKey` if two are equal, with the one that is first in the table."""
-    order = _sorted(keys)
+    order = _sort_keys(keys)
     repeats = np.flatnonzero(order.keys[1:] == order.keys[:-1])
     if len(repeats) == 0:
         return order
@@ -178,8 +178,8 @@ def _distinct(new: pa.Table, keys: Keys, names: Strings) -> _SortedKeys:
     )
 
 
-def _matched(old_keys: Keys, new: _SortedKeys) -> _Match:
-    old = _sorted(old_keys, is_in_runs=True)
+def _match_keys(old_keys: Keys, new: _SortedKeys) -> _Match:
+    old = _sort_keys(old_keys, is_in_runs=True)
     if len(old.keys) == 0 or len(new.keys) == 0:
         none: Indices = np.empty(0, dtype=np.int64)
         return _Match(none, none)
@@ -200,7 +200,7 @@ def _others(count: int, rows: Indices) -> Indices:
     return np.flatnonzero(is_other)
 
 
-def _changed(
+def _is_changed_mask(
     old: pa.Table, new: pa.Table, match: _Match, columns: list[str], event_time: str
 ) -> npt.NDArray[np.bool_]:
     """Return which pairs of rows differ in one of the columns."""
@@ -210,8 +210,8 @@ def _changed(
     before, after = _rows(len(old), match.old), _rows(len(new), match.new)
 
     def differs(name: str) -> npt.NDArray[np.bool_]:
-        now = _picked(new.column(name), after)
-        is_other = ~equal(_picked(old.column(name), before), now)
+        now = _pick(new.column(name), after)
+        is_other = ~equal(_pick(old.column(name), before), now)
         if name == event_time:
             is_other &= now.is_valid().to_numpy(zero_copy_only=False)
         return is_other
@@ -234,6 +234,6 @@ def _rows(count: int, rows: Indices) -> pa.Array | None:
     return None if is_all else pa.array(rows)
 
 
-def _picked(column: pa.ChunkedArray, rows: pa.Array | None) -> pa.Array:
+def _pick(column: pa.ChunkedArray, rows: pa.Array | None) -> pa.Array:
     values = column.combine_chunks()
     return values if rows is None else values.take(rows)

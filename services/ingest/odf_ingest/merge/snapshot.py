@@ -19,7 +19,7 @@ def _key(strategy: MergeStrategySnapshot) -> Strings:
 
 
 @takes_whole_batches.register(MergeStrategySnapshot)
-def _whole(strategy: MergeStrategySnapshot) -> bool:
+def _takes_whole(strategy: MergeStrategySnapshot) -> bool:
     return True
 
 

@@ -38,11 +38,11 @@ def _(
     last = new.take(pa.array(np.sort(rows)))
     current = history.current(key, distinct)
     if name not in new.column_names:
-        return _upserted(current, last, key, vocab)
+        return _upsert(current, last, key, vocab)
     is_gone = pc.equal(operations(last, name), int(Operation.RETRACT))
     last = last.drop_columns([name])
-    upserts = _upserted(current, last.filter(pc.invert(is_gone)), key, vocab)
-    retracts = _retracted(current, last.filter(is_gone), key, upserts)
+    upserts = _upsert(current, last.filter(pc.invert(is_gone)), key, vocab)
+    retracts = _retract(current, last.filter(is_gone), key, upserts)
     records = pa.concat_tables([upserts.records, retracts]).combine_chunks()
     ops = pa.repeat(pa.scalar(int(Operation.RETRACT), pa.uint8()), len(retracts))
     assert upserts.ops is not None
@@ -50,13 +50,13 @@ def _(
     return MergeResult(records=ordered, ops=ops)
 
 
-def _upserted(current: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> MergeResult:
+def _upsert(current: pa.Table, last: pa.Table, key: Strings, vocab: DatasetVocabulary) -> MergeResult:
     return difference(
         current, last, key=key, compared=None, event_time=vocab.event_time_column, retracts_missing=False
     )
 
 
-def _retracted(current: pa.Table, gone: pa.Table, key: Strings, upserts: MergeResult) -> pa.Table:
+def _retract(current: pa.Table, gone: pa.Table, key: Strings, upserts: MergeResult) -> pa.Table:
     """Return the current records of retracted keys; unknown keys are ignored."""
     if current.num_columns == 0 or len(gone) == 0:
         return upserts.records.slice(0, 0)

@@ -104,7 +104,7 @@ class PolledBatch:
                     return self._preparer.file(plan, batch)
                 self._rows = RejectedRows(plan.source.read, file)
                 prepared = self._preparer.file(plan, batch, self._rows)
-                return self._admitted(prepared, "rows", self._rows.count)
+                return self._admit(prepared, "rows", self._rows.count)
             case FetchedMessages() as fetched:
                 return self._with_places(fetched, self._preparer.messages(plan, fetched.batch()))
 
@@ -121,9 +121,9 @@ class PolledBatch:
             replace(row, reason=f"{where}: {row.reason}") for row, where in zip(bad, places, strict=True)
         )
         what, count = ("rows", prepared.row_count) if prepared.bad_rows else ("messages", len(fetched.values))
-        return self._admitted(replace(prepared, bad=tuple(named), bad_rows=()), what, count)
+        return self._admit(replace(prepared, bad=tuple(named), bad_rows=()), what, count)
 
-    def _admitted(self, prepared: PreparedRecords, what: str, count: int) -> PreparedRecords:
+    def _admit(self, prepared: PreparedRecords, what: str, count: int) -> PreparedRecords:
         """Raise `TooManyRejected` unless the source's settings allow what was rejected."""
         require_share(self._settings(), f"{what} of {self._fetched.label}", prepared.bad, count)
         return prepared
@@ -160,7 +160,7 @@ class PolledBatch:
         reason = f"{fetched.places[0]}: {error}"
         bad = BadRecord(partition=0, offset=0, value=fetched.values[0], reason=reason)
         left = PreparedRecords(source=plan.source, default_event_time=prepared.default_event_time, bad=(bad,))
-        self._read = plan, self._admitted(left, "messages", 1)
+        self._read = plan, self._admit(left, "messages", 1)
         return left
 
     def _without(self, plan: Plan, prepared: PreparedRecords, error: OperationsMismatched) -> PreparedRecords:
@@ -175,7 +175,7 @@ class PolledBatch:
             return self._with_places(self._fetched, left)
         assert self._rows is not None
         left = without_rows(prepared, error.faults, self._rows)
-        return self._admitted(left, "rows", self._rows.count)
+        return self._admit(left, "rows", self._rows.count)
 
     def advance(self, position: PollPosition, prepared: PreparedRecords) -> tuple[PollPosition, NewWatermark]:
         """Return the position with what was fetched; the watermark is the greatest event time of its records.

@@ -137,21 +137,21 @@ class Poller:
         what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
         returns False.
         """
-        kept = self._kept(dataset)
-        with _held(kept.lock, report, is_wanted):
+        kept = self._dataset_state(dataset)
+        with _hold(kept.lock, report, is_wanted):
             try:
                 polled = self._poll(dataset, kept, _Caller(report, is_wanted), skips=skips)
             except PollCancelled:
                 raise
             except OdfError as error:
-                kept.last = self._ended(kept.last, error)
+                kept.last = self._attempt_after(kept.last, error)
                 raise
-            kept.last = self._ended(kept.last, None)
+            kept.last = self._attempt_after(kept.last, None)
             return polled
 
     def last_attempt(self, dataset: DatasetId) -> Attempt | None:
         """Return how this process's last poll of a dataset ended; None before the first one."""
-        return self._kept(dataset).last
+        return self._dataset_state(dataset).last
 
     def failing(self) -> Sequence[DatasetId]:
         """Return the datasets whose last poll by this process failed."""
@@ -161,13 +161,13 @@ class Poller:
 
     def is_polling(self, dataset: DatasetId) -> bool:
         """Return whether this process is polling a dataset."""
-        return self._kept(dataset).lock.locked()
+        return self._dataset_state(dataset).lock.locked()
 
-    def _kept(self, dataset: DatasetId) -> _Dataset:
+    def _dataset_state(self, dataset: DatasetId) -> _Dataset:
         with self._mutex:
             return self._datasets[dataset]
 
-    def _ended(self, before: Attempt | None, error: OdfError | None) -> Attempt:
+    def _attempt_after(self, before: Attempt | None, error: OdfError | None) -> Attempt:
         now = self._clock.now()
         if error is None:
             return Attempt(ended=now, ended_monotonic=time.monotonic())
@@ -182,7 +182,7 @@ class Poller:
 
     def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller, *, skips: bool) -> PollSummary:
         state = self._queues.state(dataset)
-        defined = _defined(state)
+        defined = _polling_source_of(state)
         self._require_trusted(dataset, defined)
         if isinstance(defined.fetch, FetchStepMqtt) and defined.prepare:
             raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
@@ -192,7 +192,7 @@ class Poller:
             log.debug("poll", dataset_id=str(dataset), stage=secrets.mask(stage))
             caller.report(secrets.mask(stage))
 
-        with _masked(secrets), scratch_folder(self._blobs) as folder:
+        with _masking(secrets), scratch_folder(self._blobs) as folder:
             context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
             with closing(fetch(step, context)) as results:
                 return self._commit(state, kept, context, results, skips=skips)
@@ -232,7 +232,7 @@ class Poller:
         self, state: ChainState, kept: _Dataset, context: Context, fetched: FetchedFile | FetchedMessages
     ) -> Outcome:
         """Commit what was fetched; raises why it is not read, or not committed."""
-        defined = _defined(state)
+        defined = _polling_source_of(state)
         is_file = isinstance(fetched, FetchedFile)
         if isinstance(fetched, FetchedFile) and fetched.fault is not None:
             raise fetched.fault
@@ -258,7 +258,7 @@ class Poller:
         return outcome
 
     def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
-        defined = _defined(state)
+        defined = _polling_source_of(state)
         read = block_reader(self._blobs, state.dataset_id)
         step = defined.fetch
         if isinstance(step, FetchStepFilesGlob):
@@ -308,7 +308,7 @@ class Poller:
         return usual_event_time(modified, now) if source is None else event_time(source, path, modified, now)
 
 
-def _defined(state: ChainState) -> SetPollingSource:
+def _polling_source_of(state: ChainState) -> SetPollingSource:
     if state.polling_source is None:
         raise NotPolled(text="the dataset has no polling source")
     return state.polling_source
@@ -337,7 +337,7 @@ def _is_remote(step: FetchStep) -> bool:
 
 
 @contextmanager
-def _held(lock: threading.Lock, report: Report, is_wanted: IsWanted) -> Iterator[None]:
+def _hold(lock: threading.Lock, report: Report, is_wanted: IsWanted) -> Iterator[None]:
     while not lock.acquire(timeout=WAIT_SECONDS):
         report("waiting for another poll")
         if not is_wanted():
@@ -349,7 +349,7 @@ def _held(lock: threading.Lock, report: Report, is_wanted: IsWanted) -> Iterator
 
 
 @contextmanager
-def _masked(secrets: Secrets) -> Iterator[None]:
+def _masking(secrets: Secrets) -> Iterator[None]:
     """Raise errors without values that were filled in; such errors lose their cause, which may have them too."""
     try:
         yield

@@ -84,7 +84,7 @@ class PollSchedule:
         while not stop.wait(TICK_SECONDS):
             if time.monotonic() >= scan_due or self._changed.is_set():
                 self._changed.clear()
-                self._intervals = dict(self._scanned())
+                self._intervals = dict(self._scan())
                 scan_due = time.monotonic() + INTERVAL_RESCAN_SECONDS
             for dataset, interval in self._intervals.items():
                 if self._is_due(dataset, interval):
@@ -131,7 +131,7 @@ class PollSchedule:
             since=attempt.failing_since,
         )
 
-    def _scanned(self) -> Iterator[tuple[DatasetId, int]]:
+    def _scan(self) -> Iterator[tuple[DatasetId, int]]:
         for entry in self._catalog.entries():
             dataset = entry.dataset_id
             try:

@@ -76,13 +76,13 @@ def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, S
     if isinstance(step, FetchStepFilesGlob):
         _require_fixed(step.path)
     if isinstance(step, FetchStepContainer):
-        step = replace(step, env=tuple(_propagated(variable) for variable in step.env or ()))
+        step = replace(step, env=tuple(_propagate(variable) for variable in step.env or ()))
     values: set[str] = set()
 
     def fill(text: str) -> str:
         return _TEMPLATE.sub(lambda match: _value(match[1], environ, values), text)
 
-    return _mapped(step, fill), Secrets(frozenset(values))
+    return _map_texts(step, fill), Secrets(frozenset(values))
 
 
 def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str:
@@ -103,7 +103,7 @@ def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str
     raise InvalidInput(where="fetch", text=f"{text}, or give a default: ${{{{ env.{names[0]} || '…' }}}}")
 
 
-def _propagated(variable: EnvVar) -> EnvVar:
+def _propagate(variable: EnvVar) -> EnvVar:
     """Return a variable of a container with a value: without one, it has the node's."""
     return (
         variable if variable.value is not None else replace(variable, value=f"${{{{ env.{variable.name} }}}}")
@@ -130,15 +130,15 @@ def _texts(value: Any) -> list[str]:  # noqa: ANN401 - any part of a step
     return []
 
 
-def _mapped(value: S, change: Callable[[str], str]) -> S:
+def _map_texts(value: S, change: Callable[[str], str]) -> S:
     """Return a part of a step with each string changed."""
     result: Any = value
     if isinstance(value, str):
         result = change(value)
     elif isinstance(value, tuple):
-        result = tuple(_mapped(item, change) for item in value)
+        result = tuple(_map_texts(item, change) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        changed = {field.name: _mapped(getattr(value, field.name), change) for field in fields(value)}
+        changed = {field.name: _map_texts(getattr(value, field.name), change) for field in fields(value)}
         result = replace(value, **changed)
     part: S = result
     return part

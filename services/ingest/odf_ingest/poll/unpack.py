@@ -129,7 +129,7 @@ def decompress(step: PrepStepDecompress, file: Path, target: Path, context: Cont
         if step.format is CompressionFormat.Zip:
             _from_zip(step, file, target, context)
         else:
-            with _opened(file) as stream:
+            with _open(file) as stream:
                 _copy(stream, target, file.stat().st_size, context)
             if step.sub_path is not None or _is_tar(target):
                 _from_tar(step, target, context)
@@ -140,7 +140,7 @@ def decompress(step: PrepStepDecompress, file: Path, target: Path, context: Cont
         raise InvalidInput(where=WHERE, text=text) from error
 
 
-def _opened(file: Path) -> AbstractContextManager[_Content]:
+def _open(file: Path) -> AbstractContextManager[_Content]:
     with file.open("rb") as raw:
         first = raw.read(8)
     for magic, opener in OPENERS.items():
@@ -157,7 +157,7 @@ def _from_zip(step: PrepStepDecompress, file: Path, target: Path, context: Conte
         entries = archive.infolist()
         _require_few(len(entries))
         files = {entry.filename: entry for entry in entries if not entry.is_dir()}
-        entry = files[_chosen(files, step.sub_path)]
+        entry = files[_choose(files, step.sub_path)]
         mode = entry.external_attr >> 16
         if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
             raise InvalidInput(
@@ -185,7 +185,7 @@ def _from_tar(step: PrepStepDecompress, target: Path, context: Context) -> None:
                 _require_few(count)
                 if not member.isdir():
                     members[member.name.removeprefix("./")] = member
-            entry = members[_chosen(members, step.sub_path)]
+            entry = members[_choose(members, step.sub_path)]
             stream_of_entry = archive.extractfile(entry) if entry.isreg() else None
             if stream_of_entry is None:
                 text = f"{entry.name!r} is not a regular file, but a link or device"
@@ -201,7 +201,7 @@ def _require_few(count: int) -> None:
         raise InvalidInput(where=WHERE, text=f"the archive has more than {MAX_ARCHIVE_ENTRIES} entries")
 
 
-def _chosen(names: Iterable[str], sub_path: str | None) -> str:
+def _choose(names: Iterable[str], sub_path: str | None) -> str:
     """Return the one name that `subPath` means; raises `InvalidInput` unless there is exactly one."""
     files = sorted(name for name in names if not name.startswith("__MACOSX/"))
     if sub_path is not None and sub_path in files:

@@ -76,10 +76,10 @@ class RefusedRows:
         """Return the table; raises `InvalidInput` with the place of the first bad row."""
         if faults:
             row = min(faults)
-            raise InvalidInput(where=self._place(row), text=faults[row])
+            raise InvalidInput(where=self._place_of(row), text=faults[row])
         return table
 
-    def _place(self, row: int) -> str:
+    def _place_of(self, row: int) -> str:
         if isinstance(self._step, ReadStepParquet):
             return place(row)
         records = split_file(self._step, self._content())
@@ -279,14 +279,14 @@ class RejectedRows:
     @cached_property
     def _rows(self) -> TextRows | TableRows | None:
         if isinstance(self._step, ReadStepParquet):
-            return TableRows(self._step, self._opened)
+            return TableRows(self._step, self._open)
         records = split_file(self._step, self._content())
         return None if records is None else TextRows(records)
 
     def _content(self) -> bytes:
         return self._batch if isinstance(self._batch, bytes) else self._batch.read_bytes()
 
-    def _opened(self) -> pa.NativeFile:
+    def _open(self) -> pa.NativeFile:
         return (
             pa.BufferReader(self._batch)
             if isinstance(self._batch, bytes)

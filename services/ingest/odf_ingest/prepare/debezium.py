@@ -79,13 +79,13 @@ def unwrapped(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedReco
                     changes[part.partition, offset] = change
     if reader.skipped:
         log.info("messages of Debezium are no changes", topic=batch.topic, **reader.skipped)
-    prepared = _whole(prepare, plan, batch, changes)
+    prepared = _unwrap_all(prepare, plan, batch, changes)
     # Both rows of a change are records, or neither.
     halves = {(row.partition, row.offset): row.reason for row in prepared.bad}
     if any(len(changes[place].rows) > 1 for place in halves):
         faults |= halves
         left = {place: change for place, change in changes.items() if place not in halves}
-        prepared = _whole(prepare, plan, batch, left)
+        prepared = _unwrap_all(prepare, plan, batch, left)
     faults |= {(row.partition, row.offset): row.reason for row in prepared.bad}
     return replace(prepared, bad=tuple(_bad(batch, faults)))
 
@@ -106,7 +106,7 @@ def rows_of_changes(lines: bytes) -> bytes | None:
     return b"\n".join(rows) or None
 
 
-def _whole(
+def _unwrap_all(
     prepare: Prepare, plan: Plan, batch: MessageBatch, changes: Mapping[Place, _Change]
 ) -> PreparedRecords:
     parts = tuple(part for part in (_rows_of(part, changes) for part in batch.parts) if len(part.values))
@@ -203,11 +203,11 @@ class _Reader:
         before, after = (_struct(message, name) for name in ("before", "after"))
         match message["op"]:
             case "c" | "r":
-                return [(Operation.APPEND, _required(after))]
+                return [(Operation.APPEND, _require_after(after))]
             case "u":
-                return self._update(before, _required(after))
+                return self._update(before, _require_after(after))
             case "d":
-                return [(Operation.RETRACT, self._gone(before, is_keyed=is_keyed))]
+                return [(Operation.RETRACT, self._deletion_event(before, is_keyed=is_keyed))]
             case "t":
                 raise InvalidInput(text=_TRUNCATED)
             case other:
@@ -227,7 +227,7 @@ class _Reader:
             before = {name: after.get(name) for name in self._key}
         return [(Operation.CORRECT_FROM, before), (Operation.CORRECT_TO, after)]
 
-    def _gone(self, before: JsonObject | None, *, is_keyed: bool) -> JsonObject:
+    def _deletion_event(self, before: JsonObject | None, *, is_keyed: bool) -> JsonObject:
         if before is not None:
             return before
         if self._is_changelog and not self._plan.completes_retractions:
@@ -265,7 +265,7 @@ def _struct(message: JsonObject, name: str) -> JsonObject | None:
     raise InvalidInput(where=name, text=f"expected an object, got {text_of(value)}")
 
 
-def _required(after: JsonObject | None) -> JsonObject:
+def _require_after(after: JsonObject | None) -> JsonObject:
     if after is None:
         raise InvalidInput(text="has no after, which a change that is not a deletion has")
     return after

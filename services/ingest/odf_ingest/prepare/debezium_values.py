@@ -210,14 +210,14 @@ def _date(value: object) -> object:
 def _decimal(value: object, *, scale: int) -> object:
     if not isinstance(value, str) or isinstance(value, _Number):
         return value
-    return _unscaled(value, scale)
+    return _unscale(value, scale)
 
 
 def _decimal_with_scale(value: object) -> object:
     """Return a VariableScaleDecimal as text."""
     if not isinstance(value, dict) or value.keys() != {"scale", "value"}:
         return value
-    return _unscaled(str(value["value"]), int(str(value["scale"])))
+    return _unscale(str(value["value"]), int(str(value["scale"])))
 
 
 def _decimal_without_scale(value: object) -> object:
@@ -229,7 +229,7 @@ def _decimal_without_scale(value: object) -> object:
     return value
 
 
-def _unscaled(text: str, scale: int) -> str:
+def _unscale(text: str, scale: int) -> str:
     """Return the big-endian integer in base64 with `scale` decimals as text."""
     try:
         raw = base64.b64decode(text, validate=True)

@@ -32,9 +32,9 @@ def with_event_time(
         if kind.is_null(column.type):
             records = records.drop_columns([name])
         elif kind.is_timestamp(column.type):
-            return _completed(_in_milliseconds(records, name), name, timestamps)
+            return _fill(_in_milliseconds(records, name), name, timestamps)
         elif kind.is_date(column.type):
-            return _completed(records, name, timestamps)
+            return _fill(records, name, timestamps)
         else:
             text = f"the event time must be a TIMESTAMP or DATE, not {column.type}"
             raise InvalidInput(where=f"column {name}", text=text)
@@ -46,7 +46,7 @@ def _as_column(timestamps: npt.NDArray[np.int64] | pa.Array) -> pa.Array:
     return pa.array(timestamps, pa.int64()).cast(TIMESTAMP)
 
 
-def _completed(records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.Array | None) -> pa.Table:
+def _fill(records: pa.Table, name: str, timestamps: npt.NDArray[np.int64] | pa.Array | None) -> pa.Table:
     """Fill null event times from `timestamps`, if given."""
     column = records.column(name)
     if timestamps is None or column.null_count == 0:

@@ -41,16 +41,16 @@ def inferred_columns(inferred: pa.Schema | None, source: AddPushSource, vocab: D
     if inferred is None or source.preprocess is not None:
         return Columns(schema=inferred)
     carries = isinstance(source.merge, MergeStrategyChangelogStream | MergeStrategyUpsertStream)
-    columns = [_typed(column, vocab, carries=carries) for column in inferred]
+    columns = [_with_type(column, vocab, carries=carries) for column in inferred]
     if (
         isinstance(source.merge, MergeStrategyChangelogStream)
         and vocab.operation_type_column not in inferred.names
     ):
         columns.append(pa.field(vocab.operation_type_column, pa.uint8()))
-    return Columns(schema=pa.schema(columns), refused=_refused(inferred, vocab, carries=carries))
+    return Columns(schema=pa.schema(columns), refused=_refused_columns(inferred, vocab, carries=carries))
 
 
-def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.Field:
+def _with_type(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.Field:
     is_time = kind.is_timestamp(column.type) or kind.is_date(column.type)
     if column.name == vocab.event_time_column and not is_time:
         return column.with_type(TIMESTAMP)
@@ -59,7 +59,7 @@ def _typed(column: pa.Field, vocab: DatasetVocabulary, *, carries: bool) -> pa.F
     return column
 
 
-def _refused(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> dict[str, str]:
+def _refused_columns(columns: pa.Schema, vocab: DatasetVocabulary, *, carries: bool) -> dict[str, str]:
     own = {vocab.event_time_column} | ({vocab.operation_type_column} if carries else set())
     system = {
         name.lower(): name for name in (getattr(vocab, vocab_field.name) for vocab_field in fields(vocab))

@@ -101,7 +101,7 @@ def with_message_columns(
         else:
             table = table.append_column(field, values)
         faults |= wrong
-    return table.select(_ordered(table, plan)), faults
+    return table.select(_column_order(table, plan)), faults
 
 
 def follows_deletion(plan: Plan) -> bool:
@@ -204,7 +204,7 @@ def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: 
     """Return bytes as values of a column, and the reason for each that is invalid, by row."""
     if kind.is_binary(field.type):
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
-    texts, faults = _decoded(values, field, what)
+    texts, faults = _decode(values, field, what)
     schema = pa.schema([field])
     formats = replace(TimeFormats.of(_key_step(plan, KeyFormat.TEXT)), strings=ValueKind.TEXT)
     for row, why in unconvertible(_one_column(texts, field), schema, formats).items():
@@ -216,7 +216,7 @@ def _one_column(texts: Sequence[str | None], field: pa.Field) -> pa.Table:
     return pa.table({field.name: pa.array(texts, pa.string())})
 
 
-def _decoded(values: Sequence[bytes | None], field: pa.Field, what: str) -> tuple[list[str | None], Faults]:
+def _decode(values: Sequence[bytes | None], field: pa.Field, what: str) -> tuple[list[str | None], Faults]:
     texts: list[str | None] = []
     faults: Faults = {}
     for row, value in enumerate(values):
@@ -249,7 +249,7 @@ def _field(plan: Plan, name: str, usual: pa.DataType | None = None) -> pa.Field:
     return pa.field(name, usual or pa.string())
 
 
-def _ordered(table: pa.Table, plan: Plan) -> Sequence[str]:
+def _column_order(table: pa.Table, plan: Plan) -> Sequence[str]:
     """Return the names of the columns: declared ones first, in their order."""
     declared = [] if plan.schema is None else plan.schema.names
     first = [name for name in declared if name in table.column_names]

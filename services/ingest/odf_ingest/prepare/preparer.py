@@ -149,16 +149,16 @@ class Preparer:
         if plan.schema is not None:
             columns = Columns(schema=plan.schema)
         elif rejected is None:
-            columns = _inferred(plan, infer_batch(step, batch.file.read_bytes(), plan.dataset_schema))
+            columns = _columns_after(plan, infer_batch(step, batch.file.read_bytes(), plan.dataset_schema))
         else:
-            columns = _inferred(plan, rejected.infer(plan.dataset_schema))
+            columns = _columns_after(plan, rejected.infer(plan.dataset_schema))
         with finer_times_refused(is_on=plan.refuses_finer_times):
             if rejected is None:
                 table = read_file(step, batch.file, columns.schema)
-                records = self._whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
+                records = self._read_whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
             else:
                 table = rejected.read(columns.schema, is_declared=plan.schema is not None)
-                records = self._whole(plan, columns, table, rejected)
+                records = self._read_whole(plan, columns, table, rejected)
         return PreparedRecords(
             source=plan.source,
             records=records,
@@ -176,10 +176,10 @@ class Preparer:
         columns = Columns(schema=plan.schema)
         if plan.schema is None:
             values = rows.records.messages(0, len(rows.records.places))
-            columns = _inferred(plan, infer_records(rows.records.step, values, plan.dataset_schema))
+            columns = _columns_after(plan, infer_records(rows.records.step, values, plan.dataset_schema))
         with finer_times_refused(is_on=plan.refuses_finer_times):
             table = rows.read(columns.schema, is_declared=plan.schema is not None)
-            records = None if table is None else self._whole(plan, columns, table, rows)
+            records = None if table is None else self._read_whole(plan, columns, table, rows)
         return PreparedRecords(
             source=plan.source, records=records, default_event_time=event_time, bad=rows.bad
         )
@@ -189,7 +189,7 @@ class Preparer:
         if plan.schema is not None or plan.takes_whole_batches:
             return Columns(schema=plan.schema)
         values = [value for part in batch.parts for value in part.values if value is not None]
-        return _inferred(plan, infer_records(plan.source.read, values, plan.dataset_schema))
+        return _columns_after(plan, infer_records(plan.source.read, values, plan.dataset_schema))
 
     def _part(
         self, plan: Plan, columns: Columns, part: Part, messages: MessageColumns
@@ -213,21 +213,23 @@ class Preparer:
         step = plan.source.read
         try:
             if plan.schema is None:
-                columns = _inferred(plan, infer_batch(step, value, plan.dataset_schema))
+                columns = _columns_after(plan, infer_batch(step, value, plan.dataset_schema))
             if rows is None:
                 table = read_batch(step, value, columns.schema)
-                return self._whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
+                return self._read_whole(plan, columns, table, RefusedRows(step, lambda: value)), {}
             table = rows.read(columns.schema, is_declared=plan.schema is not None)
-            return self._whole(plan, columns, table, rows), {}
+            return self._read_whole(plan, columns, table, rows), {}
         except InvalidInput as error:
             return None, {0: str(error)}
 
-    def _whole(self, plan: Plan, columns: Columns, table: pa.Table, bad_rows: BadRows) -> pa.Table | None:
+    def _read_whole(
+        self, plan: Plan, columns: Columns, table: pa.Table, bad_rows: BadRows
+    ) -> pa.Table | None:
         """Return the records of a whole batch; event times are null where they are to be filled in."""
         if len(table) == 0:
             return None
         if columns.schema is None:
-            columns = _inferred(plan, table.schema)
+            columns = _columns_after(plan, table.schema)
         table, faults = columns.admitted(table)
         table = _without_empty_event_time(plan, bad_rows.without(table, faults))
         if plan.source.preprocess is None:
@@ -237,7 +239,7 @@ class Preparer:
             }
             records = bad_rows.without(table, faults)
         else:
-            records = self._preprocessed(plan, table)
+            records = self._preprocess(plan, table)
             if records is None:
                 return None
             _require(plan, records, _required_in(plan, records))
@@ -283,7 +285,7 @@ class Preparer:
                 times = arrival_times(plan, table, _timestamps(part)[outcome.kept])
                 table = with_event_time(table, plan.vocab.event_time_column, times)
             table, indices, bad = _without(table, outcome.kept, faults, outcome.bad)
-            return self._queried(plan, part, _without_empty_event_time(plan, table), indices, bad)
+            return self._query(plan, part, _without_empty_event_time(plan, table), indices, bad)
         name = plan.vocab.event_time_column
         # A declared event time column must have a value; otherwise a missing one is the message's timestamp.
         is_declared = plan.schema is not None and name in plan.schema.names and not plan.has_envelope
@@ -303,7 +305,7 @@ class Preparer:
         table, _, bad = _without(_as_kept(table), outcome.kept, faults, outcome.bad)
         return table, bad
 
-    def _queried(
+    def _query(
         self,
         plan: Plan,
         part: Part,
@@ -315,7 +317,7 @@ class Preparer:
         latest = int(_timestamps(part).max())
 
         def query(rows: Sequence[int]) -> pa.Table:
-            output = self._preprocessed(plan, table.take(pa.array(rows, pa.int64())))
+            output = self._preprocess(plan, table.take(pa.array(rows, pa.int64())))
             if output is None:
                 return pa.table({})
             name, operation = plan.vocab.event_time_column, plan.vocab.operation_type_column
@@ -335,12 +337,12 @@ class Preparer:
             return query(rows), bad
         except InvalidInput:
             # A query that fails even without records is an error of the source: raise it.
-            self._preprocessed(plan, table.slice(0, 0))
+            self._preprocess(plan, table.slice(0, 0))
         outcome = isolate_bad_records(rows, query, lambda _: {}, chunk=len(table))
         failed = {int(indices[row]): reason for row, reason in outcome.bad.items()}
         return outcome.table, {**bad, **failed}
 
-    def _preprocessed(self, plan: Plan, table: pa.Table) -> pa.Table | None:
+    def _preprocess(self, plan: Plan, table: pa.Table) -> pa.Table | None:
         if plan.source.preprocess is None:
             return table
         output = self._preprocessor.run(plan.source.preprocess, table, plan.is_wanted)
@@ -365,7 +367,7 @@ def _with_known_years(output: pa.Table) -> pa.Table:
     return output
 
 
-def _inferred(plan: Plan, inferred: pa.Schema | None) -> Columns:
+def _columns_after(plan: Plan, inferred: pa.Schema | None) -> Columns:
     return inferred_columns(inferred, plan.source, plan.vocab)
 
 

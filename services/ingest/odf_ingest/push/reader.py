@@ -69,7 +69,7 @@ class PushReader:
     def step(self, stop: threading.Event) -> None:
         """Execute requests, poll messages, and start full batches."""
         self._meet_requests()
-        batches = keep_trying(self._take, stop)
+        batches = keep_trying(self._poll, stop)
         for client, some in batches or ():
             self._sort(client, some)
         keep_trying(self._advance, stop)
@@ -146,7 +146,7 @@ class PushReader:
     def _stay_alert(self) -> None:
         self._idle_from = time.monotonic() + BUSY_SECONDS
 
-    def _take(self) -> Sequence[tuple[KafkaClient, PollResult]] | None:
+    def _poll(self) -> Sequence[tuple[KafkaClient, PollResult]] | None:
         if (
             self._active
             and len(self._active) == len(self.sources)

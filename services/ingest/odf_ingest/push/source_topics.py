@@ -98,7 +98,7 @@ class SourceTopics:
         names = {
             name for request in requests if isinstance(request, _Request) for _, name, _ in request.topics
         }
-        described = self._described(names)
+        described = self._describe(names)
         return [
             request if isinstance(request, OdfError) else list(_topics(request, described))
             for request in requests
@@ -136,7 +136,7 @@ class SourceTopics:
         for source, own in entry.push_topics.items():
             if source not in state.push_sources:
                 continue
-            names = self._settled(entry.dataset_id, source, request)
+            names = self._settled_names(entry.dataset_id, source, request)
             if not names:
                 request.topics.append((source, own, True))
                 continue
@@ -148,7 +148,7 @@ class SourceTopics:
             request.starts = request.starts or load_starts(self._blobs, entry.dataset_id)
         return request
 
-    def _settled(self, dataset: DatasetId, source: str, request: _Request) -> TopicNames:
+    def _settled_names(self, dataset: DatasetId, source: str, request: _Request) -> TopicNames:
         """Return the names in a source's settings; note its columns, or why its settings cannot be used."""
         try:
             settings = load_settings(self._blobs, dataset, source)
@@ -158,7 +158,7 @@ class SourceTopics:
         request.columns[source] = settings.message_columns
         return settings.topics
 
-    def _described(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
+    def _describe(self, names: Collection[str]) -> Mapping[str, TopicInfo | OdfError]:
         if not names:
             return {}
         try:
@@ -179,7 +179,7 @@ class SourceTopics:
         sources = {**others, source: starts} if starts else others
         plain = {
             name: {
-                topic: {"id": position.topic_id, "next": _numbered(position.next)}
+                topic: {"id": position.topic_id, "next": _by_text_number(position.next)}
                 for topic, position in topics.items()
             }
             for name, topics in sources.items()
@@ -208,7 +208,7 @@ def load_starts(blobs: BlobStore, dataset: DatasetId) -> Mapping[str, Mapping[st
     try:
         plain = {} if text is None else json.loads(text)
         return {
-            str(source): {str(topic): _parsed(position) for topic, position in topics.items()}
+            str(source): {str(topic): _parse_offsets(position) for topic, position in topics.items()}
             for source, topics in plain.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -243,11 +243,11 @@ def _topics(request: _Request, described: Mapping[str, TopicInfo | OdfError]) ->
         )
 
 
-def _parsed(plain: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
+def _parse_offsets(plain: Mapping[str, Mapping[str, int]]) -> TopicOffsets:
     return TopicOffsets(
         topic_id=str(plain["id"]), next={int(number): int(offset) for number, offset in plain["next"].items()}
     )
 
 
-def _numbered(offsets: Mapping[int, int]) -> dict[str, int]:
+def _by_text_number(offsets: Mapping[int, int]) -> dict[str, int]:
     return {str(number): offset for number, offset in sorted(offsets.items())}

@@ -48,7 +48,7 @@ def _decode(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Table:
     size = sum(expanded_bytes(chunk) for column in table.columns for chunk in column.chunks)
     require_bounded(size)
     with DECODING.admit(size):
-        return _decoded(table)
+        return _decode_dictionaries(table)
 
 
 def _read(source: pa.NativeFile) -> pa.Table:
@@ -76,7 +76,7 @@ def _columns(step: ReadArrowIpc, source: pa.NativeFile) -> pa.Schema:
 
 def row_stream(table: pa.Table, row: int) -> bytes:
     """Return one row of a table as a stream, with all of its columns."""
-    one = _decoded(table.slice(row, 1))
+    one = _decode_dictionaries(table.slice(row, 1))
     for index, column in enumerate(one.schema):
         if column.type in PLAIN_LAYOUTS:  # a stream of views has the values of all rows
             type_ = PLAIN_LAYOUTS[column.type]
@@ -158,7 +158,7 @@ def _is_unknown_extension(type_: pa.DataType) -> bool:
     return isinstance(type_, pa.BaseExtensionType) and type_ != UUID
 
 
-def _decoded(table: pa.Table) -> pa.Table:
+def _decode_dictionaries(table: pa.Table) -> pa.Table:
     """Return the table with plain columns instead of encoded ones."""
     for index, column in enumerate(table.schema):
         held = table.column(index)

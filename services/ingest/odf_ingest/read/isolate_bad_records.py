@@ -86,7 +86,7 @@ class _Bisection(Generic[T]):
 
     def take(self, indices: npt.NDArray[np.int64]) -> None:
         """Read a group, recursively in halves if it has bad values."""
-        error = self._whole(indices)
+        error = self._read_whole(indices)
         if error is None:
             return
         if len(indices) == 1:
@@ -100,33 +100,33 @@ class _Bisection(Generic[T]):
             self.take(indices[middle:])
 
     def _chunk(self, indices: npt.NDArray[np.int64]) -> None:
-        error = self._whole(indices)
+        error = self._read_whole(indices)
         if error is None:
             return
         reasons = {}
-        for number, reason in self._suspects(self._of(indices)).items():
+        for number, reason in self._suspects(self._select(indices)).items():
             if reason is not None:
                 reasons[number] = reason
                 continue
             try:
-                self._read(self._of(indices[number : number + 1]))
+                self._read(self._select(indices[number : number + 1]))
             except InvalidInput as error:
                 reasons[number] = str(error)
         self._bad |= {int(indices[number]): reason for number, reason in reasons.items()}
         self.take(np.delete(indices, list(reasons)))
 
-    def _whole(self, indices: npt.NDArray[np.int64]) -> InvalidInput | None:
+    def _read_whole(self, indices: npt.NDArray[np.int64]) -> InvalidInput | None:
         if len(indices) == 0:
             return None
         try:
-            table = self._read(self._of(indices))
+            table = self._read(self._select(indices))
         except InvalidInput as error:
             return error
         self.tables.append(table)
         self.kept.append(indices)
         return None
 
-    def _of(self, indices: npt.NDArray[np.int64]) -> Sequence[T]:
+    def _select(self, indices: npt.NDArray[np.int64]) -> Sequence[T]:
         if len(indices) == len(self._values):
             return self._values  # type: ignore[return-value]  # nulls are not among the indices
         if isinstance(self._values, MessageBuffer):

@@ -85,8 +85,8 @@ def with_columns(table: pa.Table, schema: pa.Schema | None) -> pa.Table:
 
     Raises `InvalidInput` with the first row of the first column that has another value.
     """
-    table, schema = _chosen(table, schema)
-    columns = [_converted(values, column) for values, column in zip(table.columns, schema, strict=True)]
+    table, schema = _choose(table, schema)
+    columns = [_convert(values, column) for values, column in zip(table.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
@@ -95,14 +95,14 @@ def refused_rows(table: pa.Table, schema: pa.Schema | None, most: int) -> dict[i
 
     Raises `InvalidInput` for a missing column.
     """
-    table, schema = _chosen(table, schema)
+    table, schema = _choose(table, schema)
     faults = unconvertible(table, schema, _FORMATS, most)
     for values, column in zip(table.columns, schema, strict=True):
         faults = _nulls(values, column, most) | faults
     return faults
 
 
-def _converted(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
+def _convert(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
     faults = _nulls(values, target, 1)
     if not faults:
         try:
@@ -129,7 +129,7 @@ def _nulls(values: pa.ChunkedArray, target: pa.Field, most: int) -> dict[int, st
     return dict.fromkeys(map(int, rows), why)
 
 
-def _chosen(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
+def _choose(table: pa.Table, schema: pa.Schema | None) -> tuple[pa.Table, pa.Schema]:
     """Return a table's columns for a schema in its order, in their own types, and the schema: all if there is none."""
     if schema is None:
         # A column with only nulls has no type: it is left out until it has a value.

@@ -65,8 +65,8 @@ def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], s
         logical: dict[str, Json] = {}
         plain: dict[str, Json] = {}
         for text in schema.references.values():
-            _parsed(text, logical, plain)
-        shape, readable = _parsed(schema.text, logical, plain)
+            _parse(text, logical, plain)
+        shape, readable = _parse(schema.text, logical, plain)
         top = _Types(logical).of(shape, 0)
     except BAD_SCHEMA as error:
         raise InvalidInput(text=f"is not an Avro schema: {_reason(error)}") from error
@@ -75,26 +75,26 @@ def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], s
         raise InvalidInput(text=f"is {kinds}, so it has no columns")
     if top.excess > MAX_CONSTANT_CHARACTERS:
         raise InvalidInput(text="has too many values that take no bytes")
-    return partial(_decoded, readable, top.write)
+    return partial(_decode, readable, top.write)
 
 
-def _parsed(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tuple[Json, Json]:
+def _parse(text: str, logical: dict[str, Json], plain: dict[str, Json]) -> tuple[Json, Json]:
     """Return a schema with and without its logical types; its names are added to both dictionaries."""
     document = json.loads(text)
     internal = {"__fastavro_parsed", "__named_schemas"}
-    shape = parse_schema(_cleaned(document, 0, internal), named_schemas=logical)
-    readable = parse_schema(_cleaned(document, 0, {*internal, "logicalType"}), named_schemas=plain)
+    shape = parse_schema(_clean(document, 0, internal), named_schemas=logical)
+    readable = parse_schema(_clean(document, 0, {*internal, "logicalType"}), named_schemas=plain)
     for schema in plain.values():
         _counted_from_zero(schema)
     return shape, _counted_from_zero(readable)
 
 
-def _cleaned(part: Json, depth: int, without: set[str]) -> Json:
+def _clean(part: Json, depth: int, without: set[str]) -> Json:
     if depth > 4 * MAX_DEPTH:
         raise InvalidInput(text="is nested too deeply")
     if isinstance(part, dict):
-        return {key: _cleaned(inner, depth + 1, without) for key, inner in part.items() if key not in without}
-    return [_cleaned(inner, depth + 1, without) for inner in part] if isinstance(part, list) else part
+        return {key: _clean(inner, depth + 1, without) for key, inner in part.items() if key not in without}
+    return [_clean(inner, depth + 1, without) for inner in part] if isinstance(part, list) else part
 
 
 class _FromZero(list[Json]):
@@ -128,7 +128,7 @@ def _counted_from_zero(part: Json) -> Json:
     return part
 
 
-def _decoded(schema: Json, write: Write, payload: bytes) -> str:
+def _decode(schema: Json, write: Write, payload: bytes) -> str:
     stream = io.BytesIO(payload)
     try:
         value = schemaless_reader(stream, schema, None, return_record_name=True)
@@ -163,17 +163,17 @@ class _Types:
         if isinstance(shape, list):
             return self._union(shape, depth)
         if isinstance(shape, str):
-            return PRIMITIVES[shape] if shape in PRIMITIVES else self._named(self.named[shape], depth)
+            return PRIMITIVES[shape] if shape in PRIMITIVES else self._resolve_name(self.named[shape], depth)
         kind = shape["type"]
         if kind in {"record", "error", "enum", "fixed"}:
-            return self._named(shape, depth)
+            return self._resolve_name(shape, depth)
         if kind == "array":
             return self._array(self.of(shape["items"], depth + 1))
         if kind == "map":
             return self._map(self.of(shape["values"], depth + 1))
         return _logical(shape) or self.of(kind, depth + 1)
 
-    def _named(self, shape: Json, depth: int) -> _Type:
+    def _resolve_name(self, shape: Json, depth: int) -> _Type:
         name = str(shape["name"])
         if name in self.open:
             raise InvalidInput(text=f"{name} contains itself: a column cannot have such a type")
@@ -181,11 +181,11 @@ class _Types:
             raise InvalidInput(text=f"defines {name} twice, differently")
         if name not in self.types:
             self.open.add(name)
-            self.types[name] = self._defined(shape, name, depth)
+            self.types[name] = self._define(shape, name, depth)
             self.open.discard(name)
         return self.types[name]
 
-    def _defined(self, shape: Json, name: str, depth: int) -> _Type:
+    def _define(self, shape: Json, name: str, depth: int) -> _Type:
         if shape["type"] == "enum":
             longest = max((len(text_json(str(symbol))) for symbol in shape["symbols"]), default=0)
             return _Type(write=text_json, excess=longest - MAX_GROWTH, python=("str",))
@@ -199,7 +199,7 @@ class _Types:
         if len(dict(members)) < len(members):
             raise InvalidInput(text=f"{name} has two fields of the same name")
         parts = [
-            (text_json(key) + ":", key, _placed(member.write, f"{name}.{key}")) for key, member in members
+            (text_json(key) + ":", key, _with_place(member.write, f"{name}.{key}")) for key, member in members
         ]
         excess = 2 + sum(len(key) + 1 for key, _, _ in parts) + sum(member.excess for _, member in members)
         return _Type(write=partial(_record_json, parts), excess=excess, python=(f"record {name}",))
@@ -256,7 +256,7 @@ def _logical(shape: Json) -> _Type | None:
     return None if write is None else _Type(write=write, excess=excess, python=python)
 
 
-def _placed(write: Write, where: str) -> Write:
+def _with_place(write: Write, where: str) -> Write:
     """Return a function whose errors have the field."""
 
     def placed(value: object) -> str:

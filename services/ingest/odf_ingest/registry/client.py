@@ -127,7 +127,7 @@ class RegistryClient:
         if address.user:
             headers |= make_headers(basic_auth=f"{address.user}:{address.password}")
         try:
-            response = self._connected().request(
+            response = self._connect().request(
                 "GET",
                 f"{address.url.rstrip('/')}/{path}",
                 headers=headers,
@@ -155,7 +155,7 @@ class RegistryClient:
                 raise self._unavailable(f"it took more than {BODY_SECONDS:g} s for an answer")
         return body
 
-    def _connected(self) -> urllib3.PoolManager:
+    def _connect(self) -> urllib3.PoolManager:
         if self._pool is None:
             self._pool = Pools(
                 timeout=REGISTRY_TIMEOUT,

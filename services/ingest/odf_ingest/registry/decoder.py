@@ -84,7 +84,7 @@ class Decoder:
         return MessageBuffer.of(decoded), faults
 
     def _json(self, value: bytes, use: SchemaUse) -> bytes:
-        name, payload = _named(value)
+        name, payload = _split_name(value)
         try:
             return self._schema(name, use)(payload).encode()
         except InvalidInput as error:
@@ -96,7 +96,7 @@ class Decoder:
         with self._mutex:
             cached = self._cached.get((name, use))
         if cached is None or (cached.decode is None and cached.until < time.monotonic()):
-            cached = self._fetched(name, use)
+            cached = self._fetch(name, use)
             with self._mutex:
                 self._cached[name, use] = cached
                 self._cached.move_to_end((name, use))
@@ -106,7 +106,7 @@ class Decoder:
             raise InvalidInput(text=cached.why)
         return cached.decode
 
-    def _fetched(self, name: int | UUID, use: SchemaUse) -> _CachedDecoder:
+    def _fetch(self, name: int | UUID, use: SchemaUse) -> _CachedDecoder:
         try:
             return _CachedDecoder(decode=_decoder(self._client.schema(name), use))
         except InvalidInput as error:
@@ -138,7 +138,7 @@ class Registries:
         return decoder
 
 
-def _named(value: bytes) -> tuple[int | UUID, bytes]:
+def _split_name(value: bytes) -> tuple[int | UUID, bytes]:
     """Return the id or GUID of a message's schema, and the payload. Raises `InvalidInput`."""
     if len(value) >= ID_END and value[0] == MAGIC_ID:
         return int.from_bytes(value[1:ID_END], "big"), value[ID_END:]
@@ -207,13 +207,13 @@ def decoded(
     reasons: dict[tuple[int, int], str] = {}
     raw: dict[tuple[int, int], bytes | None] = {}
     parts = []
-    framed = [_framed(part.values, part.headers, VALUE_SCHEMA) for part in batch.parts]
+    framed = [_frame(part.values, part.headers, VALUE_SCHEMA) for part in batch.parts]
     use = SchemaUse(is_debezium=batch.columns.envelope is Envelope.DEBEZIUM)
     for part, payloads in zip(batch.parts, framed, strict=True):
         values, faults = _readable(partial(decoder.decode, use=use), payloads)
         keys = part.keys
         if batch.columns.key_format is KeyFormat.REGISTRY:
-            framed_keys = _framed(part.keys, part.headers, KEY_SCHEMA)
+            framed_keys = _frame(part.keys, part.headers, KEY_SCHEMA)
             texts, wrong = _readable(partial(decoder.decode, use=replace(use, is_key=True)), framed_keys)
             keys = _objects(texts, batch.columns)
             faults = {row: f"its key: {why}" for row, why in wrong.items()} | faults
@@ -235,7 +235,7 @@ def decoded(
     )
 
 
-def _framed(
+def _frame(
     values: Sequence[bytes | None], headers: Mapping[str, Sequence[bytes | None]], header: str
 ) -> Sequence[bytes | None]:
     """Return values with the schema ids of their headers in front of them."""

@@ -206,7 +206,7 @@ def _free_form(value: Message) -> str:
     return json.dumps(json_format.MessageToDict(value), allow_nan=False)
 
 
-def _wrapped(value: Any) -> str:  # noqa: ANN401 - as it was parsed
+def _wrap(value: Any) -> str:  # noqa: ANN401 - as it was parsed
     return text_json(value.ToJsonString())
 
 
@@ -220,8 +220,8 @@ SCALARS: Final[Mapping[int, Write]] = {
 SPECIAL: Final[Mapping[str, Write]] = {
     "confluent.type.Decimal": _decimal,
     "google.protobuf.Timestamp": _timestamp,
-    "google.protobuf.Duration": _wrapped,
-    "google.protobuf.FieldMask": _wrapped,
+    "google.protobuf.Duration": _wrap,
+    "google.protobuf.FieldMask": _wrap,
     "google.protobuf.Any": _free_form,
     "google.protobuf.ListValue": _free_form,
     "google.protobuf.Struct": _free_form,

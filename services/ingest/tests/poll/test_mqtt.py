@@ -127,7 +127,7 @@ def killed_when(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, when: C
 
 
 STAGES: dict[str, tuple[type, str, Callable[..., bool]]] = {
-    "before the block": (mqtt._Subscriber, "_fetched", lambda *_: True),
+    "before the block": (mqtt._Subscriber, "_as_fetched", lambda *_: True),
     "before the first confirmation": (mqtt._Subscriber, "_confirm", lambda *_: True),
     "before a later confirmation": (
         mqtt_session.Session,

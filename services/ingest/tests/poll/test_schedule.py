@@ -213,9 +213,9 @@ def test_unreadable_settings_affect_only_their_dataset(make_polled: Any, make_po
         pool=ThreadPoolExecutor(1),
     )
     with capture_logs():
-        assert list(schedule._scanned()) == [(bench.dataset, 86_400)]
+        assert list(schedule._scan()) == [(bench.dataset, 86_400)]
         owned.clear()
-        assert list(schedule._scanned()) == []
+        assert list(schedule._scan()) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl, RequestHeader
 from odf_ingest.poll.poll_errors import ForeignSource, NothingAtSource, SourceUnreachable
-from odf_ingest.poll.poller import _masked
+from odf_ingest.poll.poller import _masking
 from odf_ingest.poll.templates import Secrets, filled_in
 
 LINE = b'{"id":1,"v":"a"}\n'
@@ -67,7 +67,7 @@ def test_parts_of_an_address_that_is_a_variable_are_masked() -> None:
 def test_an_error_without_values_keeps_its_cause() -> None:
     cause = OSError("reset")
     for filled, kept in ((Secrets(), cause), (Secrets(frozenset({"hush-hush"})), None)):
-        with pytest.raises(SourceUnreachable) as caught, _masked(filled):
+        with pytest.raises(SourceUnreachable) as caught, _masking(filled):
             raise SourceUnreachable(what="hush-hush", why="reset") from cause
         assert caught.value.__cause__ is kept
 

@@ -241,7 +241,7 @@ def test_a_bug_in_one_dataset_is_named_and_ends_nothing(
     with running(bench, broker) as node:
         node.wait(lambda: len(node.reader.sources) == 1)
         with monkeypatch.context() as patch:
-            patch.setattr(node.owned, "_mended", bug)
+            patch.setattr(node.owned, "_source_to_reopen", bug)
             node.ask(lambda: node.owned.look(bench.dataset))
             node.wait(lambda: "KeyError" in why(node, ""))
         node.wait(lambda: node.owned.stuck() == {})

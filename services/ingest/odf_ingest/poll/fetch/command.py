@@ -44,13 +44,13 @@ class Command:
                 )
             except (OSError, ValueError) as error:
                 why = error.strerror if isinstance(error, OSError) else str(error)
-                raise self._failed(f"cannot be started: {why}") from error
+                raise self._failure(f"cannot be started: {why}") from error
             try:
                 self._copy(process, target, errors, context)
             finally:
                 _end(process)
             if process.returncode:
-                raise self._failed(_why(process.returncode, stderr))
+                raise self._failure(_why(process.returncode, stderr))
 
     def _copy(
         self, process: subprocess.Popen[bytes], target: Path, errors: IO[bytes], context: Context
@@ -63,9 +63,9 @@ class Command:
             while True:
                 context.require_wanted()
                 if time.monotonic() > until:
-                    raise self._failed(f"took longer than {TIMEOUT_SECONDS:.0f} s")
+                    raise self._failure(f"took longer than {TIMEOUT_SECONDS:.0f} s")
                 if os.fstat(errors.fileno()).st_size > MAX_STDERR_BYTES:
-                    raise self._failed("wrote too much to its standard error")
+                    raise self._failure("wrote too much to its standard error")
                 if not output.poll(LOOK_SECONDS * 1000):
                     continue
                 chunk = os.read(process.stdout.fileno(), CHUNK_BYTES)
@@ -77,7 +77,7 @@ class Command:
                 out.write(chunk)
         process.wait(max(until - time.monotonic(), 0))
 
-    def _failed(self, why: str) -> CommandFailed:
+    def _failure(self, why: str) -> CommandFailed:
         return CommandFailed(command=self.label, why=why)
 
 

@@ -158,7 +158,7 @@ def _variables(own: tuple[EnvVar, ...], last: SourceState | None) -> Mapping[str
 
 
 def _result(output: Path, out: Path) -> _Result:
-    etag, text = _written(out / "new-etag"), _written(out / "new-last-modified")
+    etag, text = _read_written(out / "new-etag"), _read_written(out / "new-last-modified")
     modified = None if text is None else _time(text)
     state = None if etag is None else state_of(ETAG, etag)
     if state is None and modified is not None:
@@ -168,7 +168,7 @@ def _result(output: Path, out: Path) -> _Result:
     )
 
 
-def _written(file: Path) -> str | None:
+def _read_written(file: Path) -> str | None:
     """Return what the image has written to a file; None if that is nothing. Links are not followed."""
     if file.is_symlink() or not file.is_file():
         return None

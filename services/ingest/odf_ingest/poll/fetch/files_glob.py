@@ -54,7 +54,7 @@ def files_glob(step: FetchStepFilesGlob, context: Context) -> Generator[FetchedF
     new = [file for file in found if _may_be_new(file, context)]
     gone = _missing_files(found, context) if new and context.is_append else []
     copy = context.folder / "fetched"
-    for number, match in enumerate(_ordered(new, step), 1):
+    for number, match in enumerate(_sort(new, step), 1):
         context.report(f"file {number} of {len(new)}: {match.name}")
         fetched = _fetch_match(match, copy, context, gone)
         if fetched is not None:
@@ -143,7 +143,7 @@ def _may_be_new(match: _Match, context: Context) -> bool:
     return context.is_reread or context.is_continued
 
 
-def _ordered(matches: list[_Match], step: FetchStepFilesGlob) -> list[_Match]:
+def _sort(matches: list[_Match], step: FetchStepFilesGlob) -> list[_Match]:
     """Order by event time, then name; by name alone if the step says so, or has no event time."""
     default = SourceOrdering.ByName if step.event_time is None else SourceOrdering.ByEventTime
     if (default if step.order is None else step.order) is SourceOrdering.ByName:

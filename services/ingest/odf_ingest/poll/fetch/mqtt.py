@@ -148,12 +148,12 @@ class _Subscriber:
         if self._note.client != self._client:
             # Not repeated in later polls: the broker would send retained messages again.
             for message in self._session.subscribe(tuple(topics)):
-                self._take(message)
+                self._add_waiting(message)
             self._keep(replace(self._note, client=self._client))
         self._ping()
         until = time.monotonic() + MAX_POLL_SECONDS
-        while time.monotonic() < until and (messages := self._collected()):
-            yield self._fetched(messages)
+        while time.monotonic() < until and (messages := self._collect()):
+            yield self._as_fetched(messages)
             self._confirm(messages)
         self._await_pings()
 
@@ -164,7 +164,7 @@ class _Subscriber:
             packet = self._session.receive(GAP_SECONDS)
             self._pings -= packet is not None and packet.kind is PacketType.PINGRESP
 
-    def _collected(self) -> list[Message]:
+    def _collect(self) -> list[Message]:
         """Return the next messages; none after a quiet second, once the broker has answered all pings.
 
         If the connection ended before, Mosquitto would send messages again: those that it has released, if it resumes
@@ -188,7 +188,7 @@ class _Subscriber:
     def _handle(self, packet: Packet) -> None:
         match packet.kind:
             case PacketType.PUBLISH:
-                self._take(message_of(packet))
+                self._add_waiting(message_of(packet))
             case PacketType.PUBREL:  # released before this connection, and not answered
                 self._session.confirm(PacketType.PUBCOMP, number_of(packet))
             case PacketType.PINGRESP:
@@ -196,13 +196,13 @@ class _Subscriber:
             case _:
                 raise NotMqtt(text=f"unexpected {packet.kind.name}")
 
-    def _take(self, message: Message) -> None:
+    def _add_waiting(self, message: Message) -> None:
         self._waiting.append(message)
         self._size += len(message.payload)
         if self._size > MAX_WAITING_BYTES:
             raise NotMqtt(text=f"more than {MAX_WAITING_BYTES} bytes arrived before they could be committed")
 
-    def _fetched(self, messages: Sequence[Message]) -> FetchedMessages:
+    def _as_fetched(self, messages: Sequence[Message]) -> FetchedMessages:
         number = max(self._received.number, self._note.used) + 1
         exact = tuple(message.number for message in messages if message.qos is MqttQos.ExactlyOnce)
         self._received = MqttProgress(

@@ -71,7 +71,7 @@ class Session:
     def open(self, client: str, username: str | None, password: str | None) -> bool:
         """Open the session; return whether the broker has kept an earlier one. Raises `SourceRefusedRequest`."""
         self._send(packets.connect(client, username, password))
-        body = self._awaited(PacketType.CONNACK).body
+        body = self._await(PacketType.CONNACK).body
         if len(body) != 2:
             raise NotMqtt(text="a CONNACK is malformed")
         if body[1] == SERVER_UNAVAILABLE:
@@ -85,7 +85,7 @@ class Session:
         """Subscribe to topic filters; return messages that arrived before the answer."""
         early: list[Message] = []
         self._send(packets.subscribe(SUBSCRIBE_PACKET_ID, topics))
-        codes = self._awaited(PacketType.SUBACK, early).body[2:]
+        codes = self._await(PacketType.SUBACK, early).body[2:]
         if len(codes) != len(topics):
             raise NotMqtt(text="a SUBACK is malformed")
         for (path, _), code in zip(topics, codes, strict=True):
@@ -130,7 +130,7 @@ class Session:
         self._socket.settimeout(SILENCE_SECONDS)
         self._socket.sendall(raw)
 
-    def _awaited(self, kind: PacketType, early: list[Message] | None = None) -> Packet:
+    def _await(self, kind: PacketType, early: list[Message] | None = None) -> Packet:
         """Return the next packet of a kind; messages before it are added to `early`, if that is allowed."""
         while True:
             packet = self.receive(SILENCE_SECONDS)

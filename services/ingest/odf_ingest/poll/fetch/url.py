@@ -55,7 +55,7 @@ def _over_http(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     downloaded = download(request, target, context)
     if downloaded is None:
         return None
-    return _fetched(step, context, target, label=label, downloaded=downloaded)
+    return _as_fetched(step, context, target, label=label, downloaded=downloaded)
 
 
 def _over_ftp(step: FetchStepUrl, context: Context) -> FetchedFile | None:
@@ -65,7 +65,9 @@ def _over_ftp(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     context.report(label)
     etag = context.last.value if context.last is not None and context.last.kind == ETAG else None
     downloaded = ftp.download(ftp.FtpFile.parse(urlsplit(step.url), label), target, context, etag)
-    return None if downloaded is None else _fetched(step, context, target, label=label, downloaded=downloaded)
+    return (
+        None if downloaded is None else _as_fetched(step, context, target, label=label, downloaded=downloaded)
+    )
 
 
 def _from_file(step: FetchStepUrl, context: Context) -> FetchedFile | None:
@@ -79,10 +81,10 @@ def _from_file(step: FetchStepUrl, context: Context) -> FetchedFile | None:
     if not is_complete(path, status, target, context, label):
         raise SourceUnreachable(what=label, why="it is being written: its last line is not complete")
     downloaded = Download(validators=Validators(modified=Timestamp(status.st_mtime_ns)), digest=digest)
-    return _fetched(step, context, target, label=label, downloaded=downloaded)
+    return _as_fetched(step, context, target, label=label, downloaded=downloaded)
 
 
-def _fetched(
+def _as_fetched(
     step: FetchStepUrl, context: Context, target: Path, *, label: str, downloaded: Download
 ) -> FetchedFile | None:
     state = _state(downloaded.validators) or state_of(DIGEST, str(downloaded.digest))

@@ -87,15 +87,15 @@ class BatchWorker:
         if source.plan.source.preprocess is None:
             reading = self._readers.submit(self._read, source, source.plan, batch)
             work = self._work(source, batch, reading)
-            source.in_flight.in_order(reading, lambda: self._place(source, queue, work))
+            source.in_flight.in_order(reading, lambda: self._queue_commit(source, queue, work))
         else:
             # The engine may take long: no other dataset and no queue's thread waits for it.
             source.in_flight.querying_since = source.in_flight.querying_since or time.time()
             reading = queue.queries.submit(lambda: self._query(source, batch))
             work = self._work(source, batch, reading)
-            reading.add_done_callback(lambda _: self._place(source, queue, work))
+            reading.add_done_callback(lambda _: self._queue_commit(source, queue, work))
 
-    def _place(self, source: PushSource, queue: CommitQueue, work: KafkaBatch) -> None:
+    def _queue_commit(self, source: PushSource, queue: CommitQueue, work: KafkaBatch) -> None:
         """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
         # Merging without keys looks nothing up, so it needs no index.
         if not key_columns(source.plan.source.merge):
@@ -183,7 +183,7 @@ class BatchWorker:
         try:
             indexed.result()
             # Neither storage nor a registry nor a clock may block this thread: the source is reopened later.
-            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
+            outcome = keep_trying(lambda: self._try_commit(source, work), self._stop, final=PAUSING)
         except OdfError as error:
             self._give_up(source, work, error)
         except IndexBehind:
@@ -227,7 +227,7 @@ class BatchWorker:
         alone = replace(batch, search=None, is_skipped=True)
         work = self._work(source, alone, reading, lambda plan, _: replace(nothing, source=plan.source))
         try:
-            outcome = keep_trying(lambda: self._committed(source, work), self._stop, final=PAUSING)
+            outcome = keep_trying(lambda: self._try_commit(source, work), self._stop, final=PAUSING)
         except OdfError as error:
             self._fail(source, work, error)
             return
@@ -242,7 +242,7 @@ class BatchWorker:
         """Report a failure that the message being searched for does not cause."""
         self._failed(source, error, replace(work.whole_batch, search=None), work.chain(source.key))
 
-    def _committed(self, source: PushSource, work: KafkaBatch) -> Outcome:
+    def _try_commit(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
             outcome = self._queues.commit_indexed(source.dataset, work)
         except Unavailable as error:

@@ -115,12 +115,12 @@ class KafkaBatch:
         self._dataset = state.dataset_id
         plan = plan_of(state, source, self.batch.columns)
         if self._result is None and plan == self._plan:
-            self._result = plan, self._allowed(plan, self._first_reading())
+            self._result = plan, self._allow(plan, self._first_reading())
         elif self._result is None or self._result[0] != plan:
             if plan.needs_timestamps and not self._plan.needs_timestamps:
                 # They were not kept, so the messages have to be polled again.
                 raise PositionChanged(source=self.source)
-            self._result = plan, self._allowed(plan, self._read(plan, self.batch))
+            self._result = plan, self._allow(plan, self._read(plan, self.batch))
         return self._result[1]
 
     def left_of(self, error: InvalidInput) -> PreparedRecords:
@@ -135,19 +135,19 @@ class KafkaBatch:
         if plan.takes_whole_batches:
             value = self.batch.parts[0].values[0]
             error = with_places(error, plan.source, lambda: value or b"")
-            left = self._allowed(plan, self._as_bad(prepared, error))
+            left = self._allow(plan, self._as_bad(prepared, error))
         elif isinstance(error, OperationsMismatched):
             column = plan.vocab.event_time_column
             rest = without_messages(prepared, self.batch, error.faults, column, partial(self._read, plan))
-            left = self._allowed(plan, rest)
+            left = self._allow(plan, rest)
         elif isinstance(error, IncompleteCorrection):
-            left = self._whole(plan, prepared, error)
+            left = self._shorten(plan, prepared, error)
         else:
             raise error
         self._result = plan, left
         return left
 
-    def _whole(self, plan: Plan, prepared: PreparedRecords, error: IncompleteCorrection) -> PreparedRecords:
+    def _shorten(self, plan: Plan, prepared: PreparedRecords, error: IncompleteCorrection) -> PreparedRecords:
         if plan.source.preprocess is None:
             bad = {(row.partition, row.offset) for row in prepared.bad}
             shorter = self.batch.before(error.whole, bad)
@@ -173,7 +173,7 @@ class KafkaBatch:
             source=prepared.source, default_event_time=prepared.default_event_time, bad=(bad,)
         )
 
-    def _allowed(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:
+    def _allow(self, plan: Plan, prepared: PreparedRecords) -> PreparedRecords:
         """Reduce the batch to what the source's settings allow to commit."""
         assert self._dataset is not None
         prepared = self._with_allowed_rows(prepared)
@@ -244,14 +244,14 @@ class KafkaBatch:
         before = position.topics.get(batch.topic, TopicPosition(topic_id=batch.topic_id))
         greatest = dict(before.greatest)
         if batch.reads_several:
-            for number, event_time in self._counted(prepared).items():
+            for number, event_time in self._greatest_counted(prepared).items():
                 greatest[number] = max(event_time, greatest.get(number, event_time))
         topic = TopicPosition(topic_id=batch.topic_id, next={**before.next, **batch.end}, greatest=greatest)
         after = position.with_topic(batch.topic, topic).with_rejected(len(prepared.bad))
         after = after.with_rejected_rows(len(prepared.bad_rows))
-        return after, self._reached(after) if batch.reads_several else None
+        return after, self._watermark_after(after) if batch.reads_several else None
 
-    def _reached(self, position: SourcePosition) -> NewWatermark:
+    def _watermark_after(self, position: SourcePosition) -> NewWatermark:
         """Return the minimum of the greatest event times of all partitions that are not quiet.
 
         A partition with unread messages holds the watermark back, since they may be older than all others.
@@ -271,7 +271,7 @@ class KafkaBatch:
             ]
         return min(active, default=None)
 
-    def _counted(self, prepared: PreparedRecords) -> Mapping[int, int]:
+    def _greatest_counted(self, prepared: PreparedRecords) -> Mapping[int, int]:
         """Return the greatest event time by partition that may raise the watermark."""
         assert self._result is not None
         column = self._result[0].vocab.event_time_column

@@ -95,7 +95,7 @@ class KafkaClients:
 
     def close(self, source: PushSource) -> None:
         """Stop reading a source; raises `Unavailable`, and then its messages are ignored."""
-        client = self._of(source)
+        client = self._client_of(source)
         if client is None:
             return
         for partition in source.partitions:
@@ -104,13 +104,13 @@ class KafkaClients:
 
     def pause(self, source: PushSource) -> None:
         """Stop returning messages of a source."""
-        client = self._of(source)
+        client = self._client_of(source)
         if client is not None:
             client.records.pause(source.partitions)
 
     def resume(self, source: PushSource) -> None:
         """Continue a paused source."""
-        client = self._of(source)
+        client = self._client_of(source)
         if client is not None:
             client.records.resume(source.partitions)
 
@@ -140,7 +140,7 @@ class KafkaClients:
         for client in self._clients:
             client.records.close()
 
-    def _of(self, source: PushSource) -> KafkaClient | None:
+    def _client_of(self, source: PushSource) -> KafkaClient | None:
         first = source.partitions[:1]
         return next(
             (

@@ -69,10 +69,10 @@ def joined_by_partition(parts: list[Part]) -> list[Part]:
     grouped: dict[int, list[Part]] = {}
     for part in parts:
         grouped.setdefault(part.partition, []).append(part)
-    return [_joined(grouped[number]) for number in sorted(grouped)]
+    return [_join(grouped[number]) for number in sorted(grouped)]
 
 
-def _joined(parts: list[Part]) -> Part:
+def _join(parts: list[Part]) -> Part:
     values = MessageBuffer.joined([part.values for part in parts])
     start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
     has_gaps = stop - start != len(values)

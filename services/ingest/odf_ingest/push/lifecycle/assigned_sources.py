@@ -234,7 +234,7 @@ class AssignedSources:
         ready: list[PushSource] = []
         for inspection in inspections:
             try:
-                ready += self._applied(inspection)
+                ready += self._apply(inspection)
             except Exception as error:  # for example an invalid source state: only this dataset fails
                 if not isinstance(error, OdfError):
                     log.exception(
@@ -259,7 +259,7 @@ class AssignedSources:
             event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
             self._records[source.key] = record.moved(event, source=source)
 
-    def _applied(self, inspection: Inspection) -> Iterable[PushSource]:
+    def _apply(self, inspection: Inspection) -> Iterable[PushSource]:
         """Update a dataset's records after an inspection, and yield the sources to open."""
         dataset = inspection.dataset
         if not self.is_owned(dataset):
@@ -284,14 +284,16 @@ class AssignedSources:
         self._unchecked.discard(dataset)
         read = {topic.key(dataset) for topic in existing(inspection.topics)}
         for key, topic in sorted(topics.items()):
-            source = self._mended(inspection.entry, inspection.state, topic, is_changed=was_unchecked)
+            source = self._source_to_reopen(
+                inspection.entry, inspection.state, topic, is_changed=was_unchecked
+            )
             source_now = source or self._records[key].source
             if source_now is not None:
                 source_now.siblings = frozenset(other for other in read - {key} if other.source == key.source)
             if source is not None:
                 yield source
 
-    def _mended(
+    def _source_to_reopen(
         self,
         entry: CatalogEntry,
         state: ChainState,
@@ -302,7 +304,7 @@ class AssignedSources:
         """Return a source to open at the chain's position; None if nothing has to be done."""
         key, described = topic.key(entry.dataset_id), topic.described
         record = self._records.get(key) or SourceRecord(key=key, alias=entry.alias)
-        self._records[key] = record = self._renamed(record, entry.alias)
+        self._records[key] = record = self._rename(record, entry.alias)
         source = record.source
         if source is not None:
             is_mended = source.in_flight.querying_since is not None and not source.is_as_defined(state)
@@ -329,9 +331,9 @@ class AssignedSources:
         elif record.phase is Phase.RETRYING:
             record = record.moved(Event.RETRY)
         self._set(record)
-        return self._opened(record, entry, state, topic)
+        return self._open(record, entry, state, topic)
 
-    def _opened(
+    def _open(
         self, record: SourceRecord, entry: CatalogEntry, state: ChainState, topic: SourceTopic
     ) -> PushSource | None:
         try:
@@ -366,7 +368,7 @@ class AssignedSources:
             self._reading.renew()
         self.failed(source, Unavailable(what=f"topic {source.topic}", why=why))
 
-    def _renamed(self, record: SourceRecord, alias: str) -> SourceRecord:
+    def _rename(self, record: SourceRecord, alias: str) -> SourceRecord:
         if record.alias == alias:
             return record
         metrics.forget(record.alias, record.key[1])

@@ -95,11 +95,11 @@ class InspectionSchedule:
                 log.exception("cannot read the catalog", why=str(error))
                 changed = set()
             pause = pause_after(time.thread_time() - begun, at_least=RESCAN_SECONDS)
-            self._request(lambda: self._scanned(changed, pause))
+            self._request(lambda: self._end_scan(changed, pause))
 
         self._pool.submit(scan)
 
-    def _scanned(self, changed: set[DatasetId], pause: float) -> None:
+    def _end_scan(self, changed: set[DatasetId], pause: float) -> None:
         self._scan_due = time.monotonic() + pause
         owned = [dataset for dataset in changed if self._is_owned(dataset)]
         if owned:

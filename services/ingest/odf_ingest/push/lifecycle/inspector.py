@@ -63,7 +63,7 @@ class Inspector:
     def _run(self) -> None:
         while some := self._next():
             try:
-                self._deliver(self._inspected(some))
+                self._deliver(self._inspect_all(some))
             except Exception:
                 # The periodic patrol will request them again.
                 log.exception("cannot inspect datasets", count=len(some))
@@ -78,7 +78,7 @@ class Inspector:
             self._busy.update(some)
             return some
 
-    def _inspected(self, datasets: Mapping[DatasetId, str | None]) -> Sequence[Inspection]:
+    def _inspect_all(self, datasets: Mapping[DatasetId, str | None]) -> Sequence[Inspection]:
         inspections: list[Inspection] = []
         late = time.monotonic() + GATHER_SECONDS
         rest = dict(datasets)

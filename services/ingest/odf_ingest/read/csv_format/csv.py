@@ -42,12 +42,12 @@ _Message = tuple[bytes | None, bytes]  # header, if any, and record
 @read_records.register(ReadStepCsv)
 def _records(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
     if schema is None:
-        return _inferred(step, values, infer_records(step, values, None))
+        return _read_inferred(step, values, infer_records(step, values, None))
     return _read(step, values, schema, is_open=False)
 
 
 @read_inferred.register(ReadStepCsv)
-def _inferred(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+def _read_inferred(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     return _read(step, values, schema, is_open=bool(step.header))
 
 
@@ -87,7 +87,7 @@ def _batch(step: ReadStepCsv, value: bytes, schema: pa.Schema | None) -> pa.Tabl
 def _split(step: ReadStepCsv, content: bytes) -> FileRecords:
     text = to_utf8(content, step.encoding)
     header, body = _header_of(grammar_of(step), text) if step.header else (b"", text)
-    records, places = _placed(step, body, skipped=text.count(b"\n") - body.count(b"\n"))
+    records, places = _split_with_places(step, body, skipped=text.count(b"\n") - body.count(b"\n"))
     before = header + b"\n" if step.header else b""
     return FileRecords(step=replace(step, encoding=None), values=records, places=places, header=before)
 
@@ -141,7 +141,7 @@ def _infer(step: ReadStepCsv, values: Sequence[bytes], base: pa.Schema | None) -
         messages.append(message)
     if step.header:
         return _infer_by_name(step, messages, base)
-    before = _numbered(base)
+    before = _numbered_columns(base)
     records = [record for _, record in messages]
     if before or not records:
         return pa.schema(before)
@@ -196,7 +196,7 @@ def _types_of(step: ReadStepCsv, names: Sequence[str], records: Sequence[bytes])
         return pa.schema([(name, pa.string()) for name in names])
 
 
-def _numbered(base: pa.Schema | None) -> list[pa.Field]:
+def _numbered_columns(base: pa.Schema | None) -> list[pa.Field]:
     """Return the existing columns f0, f1, … of records without a header."""
     fields: list[pa.Field] = []
     while base is not None and f"f{len(fields)}" in base.names:
@@ -222,7 +222,7 @@ def _read(step: ReadStepCsv, values: Sequence[bytes], schema: pa.Schema, *, is_o
         table = parse(step, b"\n".join(records), order)
         if len(table) != len(records):
             raise InvalidInput(text="is not one line of values")
-        tables.append(_completed(table, schema))
+        tables.append(_complete(table, schema))
         places += [number for number, _ in numbered]
     if len(tables) == 1:
         return tables[0]
@@ -254,7 +254,7 @@ def _common_header(texts: Sequence[bytes]) -> tuple[bytes, list[bytes]]:
     return line, [text[len(before) :] for text in texts]
 
 
-def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _complete(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the table with all columns of the schema, in its order."""
     for column in schema:
         if column.name not in table.column_names:
@@ -298,7 +298,7 @@ def _by_record(step: ReadStepCsv, body: bytes, order: pa.Schema, *, skipped: int
 
     `skipped`: number of lines before the text.
     """
-    records, places = _placed(step, body, skipped=skipped)
+    records, places = _split_with_places(step, body, skipped=skipped)
 
     def read(records: Sequence[bytes]) -> pa.Table:
         _require_no_header(header, order.names, records)
@@ -319,7 +319,7 @@ def _require_no_header(header: bytes | None, names: Sequence[str], records: Sequ
         raise InvalidInput(text="is the header again, not a record")
 
 
-def _placed(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
+def _split_with_places(step: ReadStepCsv, body: bytes, *, skipped: int) -> tuple[list[bytes], list[str]]:
     """Return the records, and their lines; raises `InvalidInput` with the line of a bad quote."""
     try:
         records = grammar_of(step).split(body)

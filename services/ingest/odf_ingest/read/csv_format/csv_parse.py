@@ -229,7 +229,7 @@ def _read(
             convert_options=_converting(step, schema, only),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _explained(str(error), names, schema) from error
+        raise _explain(str(error), names, schema) from error
 
 
 def _converting(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]) -> pcsv.ConvertOptions:
@@ -243,7 +243,7 @@ def _converting(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]
     )
 
 
-def _explained(text: str, names: Sequence[str], schema: pa.Schema | None) -> InvalidInput:
+def _explain(text: str, names: Sequence[str], schema: pa.Schema | None) -> InvalidInput:
     """Return Arrow's error with the column's name instead of its number."""
     of_column = _IN_COLUMN.search(text)
     if of_column is not None:

@@ -100,7 +100,7 @@ class Grammar:
         if quote is None or escape is None or escape.encode() not in text:
             return text
         values = _quoted_value(self.separator, quote, escape)
-        return values.sub(lambda match: _unescaped(match.group(), quote, escape), text)
+        return values.sub(lambda match: _unescape(match.group(), quote, escape), text)
 
     def width(self, record: bytes) -> int:
         """Return the number of values of a record."""
@@ -149,7 +149,7 @@ def _quoted_value(separator: str, quote: str, escape: str) -> "re.Pattern[bytes]
     return re.compile(start + _closed_pattern(quote, escape, b""), re.DOTALL)
 
 
-def _unescaped(value: bytes, quote: str, escape: str) -> bytes:
+def _unescape(value: bytes, quote: str, escape: str) -> bytes:
     if escape.encode() not in value:
         return value
     pairs = {f"{escape}{quote}".encode(): quote * 2, escape.encode() * 2: escape}

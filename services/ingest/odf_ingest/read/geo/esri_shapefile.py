@@ -59,7 +59,7 @@ def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
             text=f"the archive has {len(entries)} entries; up to {MAX_SHAPEFILE_ENTRIES} are read"
         )
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith(_MAC)]
-    shp = _chosen([file.filename for file in files if file.filename.lower().endswith(".shp")], sub_path)
+    shp = _choose([file.filename for file in files if file.filename.lower().endswith(".shp")], sub_path)
     stem = shp[:-3].lower()
     by_suffix: dict[str, zipfile.ZipInfo] = {}
     for member in files:
@@ -69,14 +69,14 @@ def _parts(file: zipfile.ZipFile, sub_path: str | None) -> ShapefileParts:
                 raise InvalidInput(where=member.filename, text="is in the archive twice")
             by_suffix[suffix] = member
     return ShapefileParts(
-        shp=_required(file, by_suffix, "shp", shp),
-        dbf=_required(file, by_suffix, "dbf", shp),
+        shp=_read_required(file, by_suffix, "shp", shp),
+        dbf=_read_required(file, by_suffix, "dbf", shp),
         prj=_read(file, by_suffix["prj"]) if "prj" in by_suffix else None,
         cpg=_read(file, by_suffix["cpg"]) if "cpg" in by_suffix else None,
     )
 
 
-def _chosen(names: list[str], sub_path: str | None) -> str:
+def _choose(names: list[str], sub_path: str | None) -> str:
     """Return the only name, or the only one that matches."""
     if not names:
         raise InvalidInput(text="the archive contains no .shp file; archives inside it are not opened")
@@ -90,7 +90,9 @@ def _chosen(names: list[str], sub_path: str | None) -> str:
     raise InvalidInput(text=f"the archive has {len(matching)} shapefiles: {examples}; {advice}")
 
 
-def _required(file: zipfile.ZipFile, by_suffix: dict[str, zipfile.ZipInfo], suffix: str, shp: str) -> bytes:
+def _read_required(
+    file: zipfile.ZipFile, by_suffix: dict[str, zipfile.ZipInfo], suffix: str, shp: str
+) -> bytes:
     if suffix not in by_suffix:
         raise InvalidInput(where=shp, text=f"the archive lacks its .{suffix} file")
     return _read(file, by_suffix[suffix])

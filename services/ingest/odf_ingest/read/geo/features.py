@@ -61,7 +61,7 @@ def written(properties: dict[str, object], geometry: object) -> bytes:
     if GEOMETRY in properties:
         raise InvalidInput(where=f"column {GEOMETRY}", text="a property has the name of the geometry column")
     try:
-        geometry_text = None if geometry is None else json_text(_checked(geometry))
+        geometry_text = None if geometry is None else json_text(_check_geometry(geometry))
         return json_text({**properties, GEOMETRY: geometry_text}).encode()
     except (RecursionError, UnicodeEncodeError) as error:
         raise InvalidInput(text="is nested too deeply, or has half a surrogate pair") from error
@@ -78,21 +78,21 @@ def json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _checked(geometry: object) -> object:
+def _check_geometry(geometry: object) -> object:
     """Return the geometry; raises `InvalidInput` unless it has a type of RFC 7946 and what belongs to it."""
     if not isinstance(geometry, dict):
-        raise _refused(f"{shown(geometry)} is not a GeoJSON geometry")
+        raise _refusal(f"{shown(geometry)} is not a GeoJSON geometry")
     type_ = geometry.get("type")
     if type_ == _COLLECTION and isinstance(geometry.get("geometries"), list):
         for member in geometry["geometries"]:
-            _checked(member)
+            _check_geometry(member)
     elif type_ in _POSITIONS and isinstance(geometry.get("coordinates"), list):
         _require_numbers(geometry["coordinates"])
     elif type_ == _COLLECTION or type_ in _POSITIONS:
         needed = "geometries" if type_ == _COLLECTION else "coordinates"
-        raise _refused(f"a geometry of type {type_!r} needs a list of {needed}")
+        raise _refusal(f"a geometry of type {type_!r} needs a list of {needed}")
     else:
-        raise _refused(f"{shown(type_)} is not a type of GeoJSON geometries")
+        raise _refusal(f"{shown(type_)} is not a type of GeoJSON geometries")
     return geometry
 
 
@@ -101,8 +101,8 @@ def _require_numbers(coordinates: list[object]) -> None:
         if isinstance(coordinate, list):
             _require_numbers(coordinate)
         elif not isinstance(coordinate, Quoted) or coordinate[-1:].isalpha():
-            raise _refused(f"{shown(coordinate)} is not a coordinate")
+            raise _refusal(f"{shown(coordinate)} is not a coordinate")
 
 
-def _refused(text: str) -> InvalidInput:
+def _refusal(text: str) -> InvalidInput:
     return InvalidInput(where=f"column {GEOMETRY}", text=text)

@@ -41,7 +41,7 @@ def inferred(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | N
     """
     if parsed is None or (_has_doubles(parsed) and LONG_NUMBER.search(lines.text)):
         deep = too_deep(lines)
-        parsed = _voted(line for row, line in enumerate(lines) if line and row not in deep)
+        parsed = _vote(line for row, line in enumerate(lines) if line and row not in deep)
     return continued(base, parsed)
 
 
@@ -97,7 +97,7 @@ def _has_doubles(columns: Iterable[pa.Field]) -> bool:
     )
 
 
-def _voted(lines: Iterable[bytes]) -> pa.Schema:
+def _vote(lines: Iterable[bytes]) -> pa.Schema:
     votes = _Votes()
     for line in lines:
         try:

@@ -129,12 +129,12 @@ def rewritten(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
     decoded = decode_object(text)
     require_known(decoded, schema)
     columns = [
-        (column.name, _fitted(decoded, column, column.name, formats))
+        (column.name, _fit(decoded, column, column.name, formats))
         for column in schema
         if column.name in decoded
     ]
     try:
-        return _written(columns).encode()
+        return _write_object(columns).encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(text=f"has half a surrogate pair: {shown(error.object)}") from error
 
@@ -159,11 +159,11 @@ def require_known(members: dict[str, object], schema: pa.Schema) -> None:
         raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; {has}")
 
 
-def _written(columns: Sequence[tuple[str, str]]) -> str:
+def _write_object(columns: Sequence[tuple[str, str]]) -> str:
     return "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in columns) + "}"
 
 
-def _fitted(members: dict[str, object], column: pa.Field, where: str, formats: TimeFormats) -> str:
+def _fit(members: dict[str, object], column: pa.Field, where: str, formats: TimeFormats) -> str:
     """Return a column's value as JSON; raises `InvalidInput` if it is not of the column's type."""
     return _value(members[column.name], column.type, where, formats)
 
@@ -180,8 +180,8 @@ def _value(value: object, target: pa.DataType, where: str, formats: TimeFormats)
         raise _misfit(value, target, where)
     if isinstance(value, dict):
         parts = [inner for inner in target.fields if inner.name in value]
-        fitted = [_fitted(value, part, f"{where}.{part.name}", formats) for part in parts]
-        return _written(list(zip((part.name for part in parts), fitted, strict=True)))
+        fitted = [_fit(value, part, f"{where}.{part.name}", formats) for part in parts]
+        return _write_object(list(zip((part.name for part in parts), fitted, strict=True)))
     if isinstance(value, list):
         items = [_value(item, target.value_type, f"{where}[]", formats) for item in value]
         return f"[{','.join(items)}]"

@@ -52,7 +52,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
     lines = as_lines(values, schema, formats)
     schema = columns_of_batch(values, None, formats) if schema is None else schema
     try:
-        table = _parsed(lines.text, schema, formats, threads=False)
+        table = _parse_converted(lines.text, schema, formats, threads=False)
         _require_known(table, lines, schema)
     except InvalidInput:
         if len(lines) > 1:
@@ -80,7 +80,7 @@ def parse_text(text: bytes, schema: pa.Schema | None, formats: TimeFormats) -> p
         schema = columns_of_batch(lines_of(text)[0], None, formats)
     try:
         require_utf8(text)
-        table = _parsed(text, schema, formats, threads=True) if _is_parsable(text) else None
+        table = _parse_converted(text, schema, formats, threads=True) if _is_parsable(text) else None
     except InvalidInput:
         table = None
     # Arrow reads several objects on a line as several records; a message with such a line is refused.
@@ -162,7 +162,7 @@ def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFor
     return lines
 
 
-def _parsed(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bool) -> pa.Table:
+def _parse_converted(text: bytes, schema: pa.Schema, formats: TimeFormats, *, threads: bool) -> pa.Table:
     """Return records in the types of `schema`; other columns are ignored.
 
     Raises `InvalidInput` with Arrow's message. Without `threads` it takes longer, but less CPU time.

@@ -30,11 +30,11 @@ def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool =
     parsed to a type with room for that, and `converted` checks it.
     """
     return pa.schema(
-        [(column.name, _parsed(column.type, formats, is_lenient=is_lenient)) for column in schema]
+        [(column.name, _parsed_type(column.type, formats, is_lenient=is_lenient)) for column in schema]
     )
 
 
-def _parsed(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
+def _parsed_type(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> pa.DataType:
     if kind.is_timestamp(target):
         epoch = epoch_digits(formats.timestamp)
         if epoch is not None and not is_lenient:
@@ -49,10 +49,10 @@ def _parsed(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool) -> p
     if kind.is_decimal128(target):
         return pa.decimal256(target.precision, target.scale)
     if kind.is_struct(target):
-        parts = [(f, _parsed(f.type, formats, is_lenient=is_lenient)) for f in target.fields]
+        parts = [(f, _parsed_type(f.type, formats, is_lenient=is_lenient)) for f in target.fields]
         return pa.struct([(inner.name, parsed) for inner, parsed in parts])
     if kind.is_list(target):
-        return pa.list_(pa.field("element", _parsed(target.value_type, formats, is_lenient=is_lenient)))
+        return pa.list_(pa.field("element", _parsed_type(target.value_type, formats, is_lenient=is_lenient)))
     return target
 
 

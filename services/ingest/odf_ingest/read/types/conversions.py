@@ -67,7 +67,7 @@ def _in_type(values: pa.ChunkedArray, field: pa.Field, formats: TimeFormats) -> 
     """Return a column in its declared type; raises `_Misfit` or `InvalidInput`."""
     where = f"column {field.name}"
     if values.type != field.type:
-        chunks = [_converted(chunk, field.type, where, formats) for chunk in values.chunks]
+        chunks = [_convert(chunk, field.type, where, formats) for chunk in values.chunks]
         values = pa.chunked_array(chunks, field.type)
     require_known_years(values, where)
     return values
@@ -102,7 +102,7 @@ def misfit_text(value: object, source: ValueKind, target: pa.DataType) -> str:
     return f"{shown(value)} is not a value of {type_name(target)}{hint}"
 
 
-def _converted(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormats) -> pa.Array:
+def _convert(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormats) -> pa.Array:
     if values.type == target:
         return values
     if values.null_count == len(values):
@@ -185,7 +185,7 @@ def _struct(values: pa.Array, target: pa.DataType, where: str, formats: TimeForm
         has_it = inner.name in names
         part = members[names.index(inner.name)] if has_it else pa.nulls(len(values), inner.type)
         _require(inner, where, has_nulls=part.null_count > values.null_count)
-        parts.append(_converted(part, inner.type, f"{where}.{inner.name}", formats))
+        parts.append(_convert(part, inner.type, f"{where}.{inner.name}", formats))
     mask = values.is_null() if values.null_count else None
     return pa.StructArray.from_arrays(parts, fields=list(target.fields), mask=mask)
 
@@ -197,7 +197,7 @@ def _list(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormat
         values = values.cast(pa.list_(values.type.value_field))
     items = values.flatten()
     _require(target.value_field, where, has_nulls=items.null_count > 0)
-    items = _converted(items, target.value_type, f"{where}[]", formats)
+    items = _convert(items, target.value_type, f"{where}[]", formats)
     lengths = pc.fill_null(pc.list_value_length(values), 0)
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
     mask = values.is_null() if values.null_count else None
@@ -222,7 +222,7 @@ def _refuse(values: pa.Array, target: pa.DataType, formats: TimeFormats) -> pa.A
     raise ValueError(values, target, formats)
 
 
-def _of(convert: Callable[[pa.Array, pa.DataType], pa.Array]) -> Convert:
+def _ignoring_formats(convert: Callable[[pa.Array, pa.DataType], pa.Array]) -> Convert:
     return lambda values, target, formats: convert(values, target)  # noqa: ARG005 - the same for all formats
 
 
@@ -394,40 +394,48 @@ def _of_typed_numbers() -> dict[tuple[ValueKind, ValueKind], Rule]:
     return {
         (integer, integer): _rule(_TO_WHOLE, _cast, "declare a wider type"),
         (integer, floating): _rule(
-            "the same number, if the type has it", _of(numbers.integers_to_floats), "declare BIGINT"
+            "the same number, if the type has it",
+            _ignoring_formats(numbers.integers_to_floats),
+            "declare BIGINT",
         ),
         (integer, decimal): _rule(
-            "the same number, if it has room", _of(numbers.integers_to_decimals), "declare more digits"
+            "the same number, if it has room",
+            _ignoring_formats(numbers.integers_to_decimals),
+            "declare more digits",
         ),
         (floating, integer): _rule(_TO_WHOLE, _cast, "declare DOUBLE"),
         (floating, floating): _rule(
-            "the same number, if the type has it", _of(numbers.floats_to_floats), "declare DOUBLE"
+            "the same number, if the type has it",
+            _ignoring_formats(numbers.floats_to_floats),
+            "declare DOUBLE",
         ),
-        (floating, decimal): _rule(shortest, _of(numbers.floats_to_decimals), digits),
+        (floating, decimal): _rule(shortest, _ignoring_formats(numbers.floats_to_decimals), digits),
         (decimal, integer): _rule(_TO_WHOLE, _cast, "declare DECIMAL"),
         (decimal, floating): _rule(
             "the nearest number, if its shortest decimal digits are those of the decimal",
-            _of(numbers.decimals_to_floats),
+            _ignoring_formats(numbers.decimals_to_floats),
             "declare DECIMAL",
         ),
-        (decimal, decimal): _rule(_TO_DECIMAL, _of(numbers.decimals_to_decimals), "declare more digits"),
+        (decimal, decimal): _rule(
+            _TO_DECIMAL, _ignoring_formats(numbers.decimals_to_decimals), "declare more digits"
+        ),
     }
 
 
 def _of_typed_times() -> dict[tuple[ValueKind, ValueKind], Rule]:
     day = "declare TIMESTAMP(3), and take its day in preprocess: CAST(… AS DATE)"
     return {
-        (ValueKind.DATE, ValueKind.DATE): _rule("the same day", _of(times.to_days), day),
+        (ValueKind.DATE, ValueKind.DATE): _rule("the same day", _ignoring_formats(times.to_days), day),
         (ValueKind.DATE, ValueKind.TIMESTAMP): _rule(
-            "midnight in UTC", _of(times.from_dates), "declare DATE"
+            "midnight in UTC", _ignoring_formats(times.from_dates), "declare DATE"
         ),
         (ValueKind.TIMESTAMP, ValueKind.DATE): _rule(
-            "midnight in UTC only, as its day", _of(times.to_days), day
+            "midnight in UTC only, as its day", _ignoring_formats(times.to_days), day
         ),
         (ValueKind.TIMESTAMP, ValueKind.TIMESTAMP): _rule(
-            f"{_CUT}; without a zone it is in UTC", _of(cut), "declare fewer digits"
+            f"{_CUT}; without a zone it is in UTC", _ignoring_formats(cut), "declare fewer digits"
         ),
-        (ValueKind.TIME, ValueKind.TIME): _rule(_CUT, _of(cut), "declare more digits"),
+        (ValueKind.TIME, ValueKind.TIME): _rule(_CUT, _ignoring_formats(cut), "declare more digits"),
     }
 
 
@@ -437,7 +445,9 @@ def _of_other_types() -> dict[tuple[ValueKind, ValueKind], Rule]:
         (ValueKind.INTEGER, ValueKind.TEXT): _rule("its digits", _cast, _WIDER),
         (ValueKind.BINARY, ValueKind.TEXT): _rule("its text, if it is UTF-8", _cast, "declare BINARY"),
         (ValueKind.BINARY, ValueKind.BINARY): _rule("the same", _cast, "declare BINARY"),
-        (ValueKind.BINARY, ValueKind.UUID): _rule("16 bytes", _of(_uuids_of_bytes), "declare BINARY"),
+        (ValueKind.BINARY, ValueKind.UUID): _rule(
+            "16 bytes", _ignoring_formats(_uuids_of_bytes), "declare BINARY"
+        ),
         (ValueKind.UUID, ValueKind.UUID): _rule("the same", _cast, _WIDER),
         (ValueKind.UUID, ValueKind.BINARY): _rule("its 16 bytes", _cast, "declare UUID"),
         (ValueKind.LIST, ValueKind.LIST): _rule("the elements by this table", _refuse, _WIDER),

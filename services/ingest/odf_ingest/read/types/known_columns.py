@@ -20,7 +20,7 @@ def continued(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
     Raises `InvalidInput` if that makes more than `MAX_INFERRED_COLUMNS`.
     """
     before = {} if base is None else {column.name: column for column in base}
-    columns = [_continued(column, inferred) for column in before.values()]
+    columns = [_continue(column, inferred) for column in before.values()]
     new = ((column.name, _with_values(column.type)) for column in inferred if column.name not in before)
     columns += [pa.field(name, stored_type(type_)) for name, type_ in new if type_ is not None]
     count = _count(columns)
@@ -38,7 +38,7 @@ def _count(columns: Iterable[pa.Field]) -> int:
     return sum(1 + _count(map(column.type.field, range(column.type.num_fields))) for column in columns)
 
 
-def _continued(column: pa.Field, inferred: pa.Schema) -> pa.Field:
+def _continue(column: pa.Field, inferred: pa.Schema) -> pa.Field:
     index = inferred.get_field_index(column.name)
     new = None if index < 0 else _with_values(inferred.field(index).type)
     return column if new is None else column.with_type(_union(column.type, stored_type(new)))
