@@ -91,7 +91,7 @@ class Dataset:
         for block in blocks:
             self.blobs.put(self.state.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
         if draft.slice is not None:
-            self.history.written(*draft.slice)
+            self.history.cache_slice(*draft.slice)
             # Create its file now: the store in memory would create it on reading.
             self.blobs.local_path(self.state.dataset_id, ObjectKind.DATA, draft.slice[0])
         self.whole.append(time.process_time() - begun)

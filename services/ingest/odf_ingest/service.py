@@ -84,7 +84,7 @@ def build(env: Environment) -> Service:
     pushes = _pushes(env, queues, preparer)
     return Service(
         name="ingest",
-        subscriptions=subscriptions(Notices(reader, owned, queues, schedule.look_again), commands, replies),
+        subscriptions=subscriptions(Notices(reader, owned, queues, schedule.rescan), commands, replies),
         grpc=_registering(
             _servicer(env, commands, queues, preparer, reader, poller, schedule).register,
             pushes.register,

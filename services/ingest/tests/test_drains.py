@@ -42,7 +42,7 @@ class Parts:
                 reason=lambda _: self.stopped,
                 stuck=lambda: self.stuck,
                 record=lambda _: self.record,
-                look=self.looked.append,
+                inspect=self.looked.append,
             )),
             cast("Any", self),
         )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.prepare.event_time import event_times, fill_event_time, max_event_time, with_event_time
-from odf_ingest.read.types.times import finer_times_refused
+from odf_ingest.read.types.times import refusing_finer_times
 
 NOON = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC)
 MS = pa.timestamp("ms", "UTC")
@@ -30,7 +30,7 @@ def test_event_times_before_1970_are_cut_towards_the_past() -> None:
     found = times(pa.array([-1, -1000, -1001, 1999], pa.int64()).cast(pa.timestamp("us", "UTC")))
     assert found.cast(pa.int64()).to_pylist() == [-1, -1, -2, 1]
     with (
-        finer_times_refused(is_on=True),
+        refusing_finer_times(is_on=True),
         pytest.raises(InvalidInput, match=r"event_time: .* has a finer fraction"),
     ):
         times(pa.array([-1000, -1001], pa.int64()).cast(pa.timestamp("us", "UTC")))

@@ -187,8 +187,8 @@ def test_a_change_by_another_process_is_handled_on_the_readers_thread(
     called: list[object] = []
     requested: list[Any] = []
     owned = SimpleNamespace(
-        look=lambda *one: called.append(("look", *one)),
-        removed=lambda one: called.append(("removed", one)),
+        inspect=lambda *one: called.append(("look", *one)),
+        remove=lambda one: called.append(("removed", one)),
         own=lambda one: called.append(("own", one)),
     )
     notices = Notices(

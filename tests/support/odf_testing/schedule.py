@@ -4,5 +4,5 @@
 class NoSchedule:
     """The part of `PollSchedule` that commands on push sources use."""
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Do nothing."""

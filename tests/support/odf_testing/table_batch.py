@@ -44,7 +44,7 @@ class TableBatch:
             is_state=takes_whole_batches(source.merge),
         )
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         if not isinstance(error, OperationsMismatched):
             raise error
         assert self.records is not None

@@ -15,7 +15,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import PartSilent, SilentParts
 from odf_ingest import metrics
-from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, State, refused
+from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, State, refuse
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
@@ -142,14 +142,14 @@ class AcceptedPushes:
                     self._delay(dataset, push, error, is_first=tries == 1)
                     self._pause(PUSH_BACKOFF.pause(tries))
                     continue
-                done = refused(push.receipt, code=_code(error), text=str(error), advice=error.advice())
+                done = refuse(push.receipt, code=_code(error), text=str(error), advice=error.advice())
             except Exception as error:
                 bugs += 1
                 log.exception("cannot commit an accepted push because of a bug", dataset_id=str(dataset))
                 if bugs < MAX_ATTEMPTS_AFTER_BUG:
                     continue
                 text = f"a bug in the node: {type(error).__name__}; its log has the details"
-                done = refused(push.receipt, code="Bug", text=text, advice="")
+                done = refuse(push.receipt, code="Bug", text=text, advice="")
             self.receipts.settle(dataset, done)
             self._delays.pop(done.id, None)
             metrics.PUSHES.labels(done.state).inc()

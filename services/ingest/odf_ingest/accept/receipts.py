@@ -225,6 +225,6 @@ def _link(source: Path, target: Path) -> None:
         raise NotFound(what=f"staged file {source.name}") from error
 
 
-def refused(receipt: Receipt, *, code: str, text: str, advice: str) -> Receipt:
+def refuse(receipt: Receipt, *, code: str, text: str, advice: str) -> Receipt:
     """Return the receipt of a push that was refused."""
     return replace(receipt, state=State.REFUSED, code=code, text=text, advice=advice)

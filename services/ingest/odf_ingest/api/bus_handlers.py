@@ -39,10 +39,10 @@ class Notices:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
                 # This process's own commits need no inspection.
                 if not self._queues.is_own(dataset, message.committed.head):
-                    self._reader.request(lambda: self._owned.look(dataset, alias))
+                    self._reader.request(lambda: self._owned.inspect(dataset, alias))
             case "dataset_removed":
                 gone = DatasetId.parse(message.dataset_id)
-                self._reader.request(lambda: self._owned.removed(gone))
+                self._reader.request(lambda: self._owned.remove(gone))
             case _:
                 pass
         return ()

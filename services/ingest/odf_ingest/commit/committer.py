@@ -58,7 +58,7 @@ class Batch(Protocol[P]):
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records, prepared for a state of the chain."""
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Reduce a batch that cannot be merged as a whole, or raise the error.
 
         The result is smaller than before, and is the batch from then on.
@@ -150,7 +150,7 @@ class BatchCommitter:
             try:
                 return prepared, self._drafter.merged(state, prepared, past, settings)
             except InvalidInput as error:
-                prepared = batch.left_of(error)
+                prepared = batch.reduce_after(error)
 
     def _is_committed(self, draft: Draft, current: Current) -> bool:
         """Propose until there is a reply; return False if the batch has to be drafted again."""

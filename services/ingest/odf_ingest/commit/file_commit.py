@@ -19,7 +19,7 @@ from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson, Re
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.commit_queue import CommitQueues
 from odf_ingest.commit.committer import Outcome, position_of
-from odf_ingest.commit.in_flight import cancelled
+from odf_ingest.commit.in_flight import cancellation
 from odf_ingest.commit.mismatched_records import without_messages, without_rows
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.rejects import RejectedOfFile, RejectPolicy, RowLetters, rejects_rows, require_share
@@ -28,7 +28,7 @@ from odf_ingest.errors import AlreadyCommitted, KeyReused, NothingCommitted, Ope
 from odf_ingest.message_columns import Envelope, MessageColumns
 from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, as_batch
-from odf_ingest.prepare.debezium import unwrapped
+from odf_ingest.prepare.debezium import unwrap_changes
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import split_file
@@ -80,8 +80,8 @@ class FileOfChanges:
 
     def _read(self, batch: MessageBatch) -> PreparedRecords:
         if not len(batch.parts[0].values):
-            return unwrapped(self._preparer.messages, self._plan, replace(batch, parts=()))
-        return unwrapped(self._preparer.messages, self._plan, batch)
+            return unwrap_changes(self._preparer.messages, self._plan, replace(batch, parts=()))
+        return unwrap_changes(self._preparer.messages, self._plan, batch)
 
     def _allow(self, prepared: PreparedRecords) -> PreparedRecords:
         if prepared.bad and (not self._rejects or len(prepared.bad) == self.count):
@@ -164,7 +164,7 @@ class FileCommit:
             try:
                 self._read = plan, self._records(replace(plan, is_wanted=self._is_wanted))
             except QueryNotWanted as error:
-                raise cancelled() from error
+                raise cancellation() from error
         self._require_wanted()
         return self._read[1]
 
@@ -193,7 +193,7 @@ class FileCommit:
         require_share(settings, f"rows of {self._batch.label}", prepared.bad, rows.count)
         return prepared
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Reject rows whose operations do not fit, or raise the error: other rows refuse the file."""
         assert self._read is not None
         plan, prepared = self._read
@@ -247,7 +247,7 @@ class FileCommit:
 
     def _require_wanted(self) -> None:
         if not self._is_wanted():
-            raise cancelled()
+            raise cancellation()
 
 
 def digest_of(file: Path) -> str:

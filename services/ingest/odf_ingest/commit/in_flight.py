@@ -128,7 +128,7 @@ class PushesInFlight:
                 self._pushes.remove(push)
 
 
-def cancelled() -> Refused:
+def cancellation() -> Refused:
     """Return the error of a push that was canceled in time."""
     return Refused(reason=CANCELLED, text="cancelled; nothing was committed")
 
@@ -140,7 +140,7 @@ def _await(push: _Push, caller: _Caller) -> Outcome:
         except NotYetError:
             continue
         return Outcome(state=outcome.state, count=0, is_new=False)
-    raise cancelled()
+    raise cancellation()
 
 
 def _are_same(left: BinaryIO, right: BinaryIO) -> bool:

@@ -62,7 +62,7 @@ class Drains:
         topics = {topic.key(dataset): topic for topic in self._topics.of(entry, state)}
         ends = self._ends(entry, state, topics)
         if any(self._owned.record(key) is None for key in topics):
-            self._reader.request(lambda: self._owned.look(dataset))  # for example a topic that is new
+            self._reader.request(lambda: self._owned.inspect(dataset))  # for example a topic that is new
         reported_at = moved = time.monotonic()
         try:
             while True:

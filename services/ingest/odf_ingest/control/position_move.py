@@ -41,7 +41,7 @@ class PositionMove:
         declared = chosen_source(state, self.source)
         return PreparedRecords(source=declared)
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Raise the error."""
         raise error
 

@@ -33,7 +33,7 @@ from odf_ingest.poll import polled_batch
 from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.prepare.bad_rows import TextRows
 from odf_ingest.prepare.batch import as_batch
-from odf_ingest.prepare.debezium import unwrapped
+from odf_ingest.prepare.debezium import unwrap_changes
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.read import FileRecords
@@ -129,7 +129,7 @@ class RetriedRows:
             plan = replace(plan, source=replace(plan.source, read=lines))
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
-            prepared = unwrapped(self._preparer.messages, plan, batch)
+            prepared = unwrap_changes(self._preparer.messages, plan, batch)
         elif polled is not None and isinstance(polled.fetch, FetchStepMqtt) and not is_of_table:
             values = [letter.value for letter in self._left]
             batch = as_batch("dead letters", values, Timestamp.from_ms(event_ms))
@@ -164,7 +164,7 @@ class RetriedRows:
         values = [letter.value for letter in self._left]
         return TextRows(FileRecords(step=_in_utf8(step), values=values, places=[""] * len(values)))
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Leave out rows whose operations do not fit, or raise the error: other rows do not fail alone."""
         is_traced = self._prepared.source.preprocess is None and self._settings.envelope is Envelope.NONE
         if not isinstance(error, OperationsMismatched) or not is_traced:

@@ -261,10 +261,10 @@ class SourceControl:
                 raise InvalidInput(where=", ".join(sorted(of_topic)), text=text)
             self._configure(entry.push_topics[source], settings, of_topic)
         save_settings(self._blobs, entry.dataset_id, source, settings)
-        self._schedule.look_again()
+        self._schedule.rescan()
         if not is_polled:
             # At once: a setting may have been why the source is retried.
-            self._request(lambda: self._owned.look(entry.dataset_id))
+            self._request(lambda: self._owned.inspect(entry.dataset_id))
             self._await_change(entry, state, source)
         return source
 

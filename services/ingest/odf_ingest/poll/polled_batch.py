@@ -142,7 +142,7 @@ class PolledBatch:
         assert self._dataset is not None
         return self._rejecting.settings(self._dataset, self.source)
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Reject what does not fit: one message that is an invalid batch of its own, or some records; or raise it."""
         assert self._read is not None
         plan, prepared = self._read

@@ -43,7 +43,7 @@ from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits,
 from odf_ingest.poll.poll_errors import FileRefused, ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
 from odf_ingest.poll.polled_position import ReadFiles, last_content
-from odf_ingest.poll.templates import Secrets, filled_in, has_template
+from odf_ingest.poll.templates import Secrets, fill_in, has_template
 from odf_ingest.poll.unpack import naming, prepare_fetched
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
@@ -186,7 +186,7 @@ class Poller:
         self._require_trusted(dataset, defined)
         if isinstance(defined.fetch, FetchStepMqtt) and defined.prepare:
             raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
-        step, secrets = filled_in(defined.fetch, self._environ)
+        step, secrets = fill_in(defined.fetch, self._environ)
 
         def masked(stage: str) -> None:
             log.debug("poll", dataset_id=str(dataset), stage=secrets.mask(stage))

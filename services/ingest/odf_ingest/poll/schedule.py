@@ -90,7 +90,7 @@ class PollSchedule:
                 if self._is_due(dataset, interval):
                     self._start(dataset, stop)
 
-    def look_again(self) -> None:
+    def rescan(self) -> None:
         """Read the settings again soon: some have changed."""
         self._changed.set()
 

@@ -71,7 +71,7 @@ def has_template(step: object) -> bool:
     return any("${{" in text for text in _texts(step))
 
 
-def filled_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, Secrets]:
+def fill_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, Secrets]:
     """Return the step with its templates filled in, and what has to be masked. Raises `InvalidInput`."""
     if isinstance(step, FetchStepFilesGlob):
         _require_fixed(step.path)

@@ -30,7 +30,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.arrow_ipc import row_stream
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
-from odf_ingest.read.whole_table import decode_table, place, refused_rows, with_columns
+from odf_ingest.read.whole_table import decode_table, refused_rows, row_label, with_columns
 
 RECORDS_PER_READ: Final = 16_384  # that are read together
 MAX_BAD_ROWS: Final = 10_000  # of one table: each is sought alone, and kept with its columns
@@ -81,7 +81,7 @@ class RefusedRows:
 
     def _place_of(self, row: int) -> str:
         if isinstance(self._step, ReadStepParquet):
-            return place(row)
+            return row_label(row)
         records = split_file(self._step, self._content())
         return f"record {row + 1}" if records is None else records.places[row]
 
@@ -206,14 +206,16 @@ class TableRows:
     def first_fault(self) -> tuple[str, str]:
         """Return the place of the first row that was left out, and the reason."""
         row = min(self._left.reasons)
-        return place(row), self._left.reasons[row]
+        return row_label(row), self._left.reasons[row]
 
     @property
     def bad(self) -> tuple[BadRecord, ...]:
         """Return the rows that were left out, with their numbers as offsets; reasons begin with the place."""
         table = self._table()
         return tuple(
-            BadRecord(partition=0, offset=row, value=row_stream(table, row), reason=f"{place(row)}: {reason}")
+            BadRecord(
+                partition=0, offset=row, value=row_stream(table, row), reason=f"{row_label(row)}: {reason}"
+            )
             for row, reason in sorted(self._left.reasons.items())
         )
 

@@ -56,7 +56,7 @@ class _Change:
     time: int
 
 
-def unwrapped(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedRecords:
+def unwrap_changes(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedRecords:
     """Return what `prepare` returns for the changes of Debezium's messages; bad ones have their original bytes.
 
     Tombstones, heartbeats, and messages about transactions and schemas are left out.

@@ -26,7 +26,7 @@ from odf_ingest.prepare.plan import Plan
 from odf_ingest.read import read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
-from odf_ingest.read.types.columns import converted, unconvertible
+from odf_ingest.read.types.columns import convert_table, unconvertible
 from odf_ingest.read.types.kinds import DecodedJson, TimeFormats, ValueKind
 from odf_ingest.read.types.times import cut
 
@@ -209,7 +209,7 @@ def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: 
     formats = replace(TimeFormats.of(_key_step(plan, KeyFormat.TEXT)), strings=ValueKind.TEXT)
     for row, why in unconvertible(_one_column(texts, field), schema, formats).items():
         faults[row], texts[row] = f"{what}: {why}", None
-    return converted(_one_column(texts, field), schema, formats).column(0), faults
+    return convert_table(_one_column(texts, field), schema, formats).column(0), faults
 
 
 def _one_column(texts: Sequence[str | None], field: pa.Field) -> pa.Table:

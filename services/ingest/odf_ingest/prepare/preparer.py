@@ -58,7 +58,7 @@ from odf_ingest.read import (
 )
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import Int64Array
-from odf_ingest.read.types.times import finer_times_refused
+from odf_ingest.read.types.times import refusing_finer_times
 from odf_ingest.read.types.type_names import type_name
 
 Infer = Callable[[pa.Schema | None], pa.Schema | None]
@@ -108,7 +108,7 @@ class Preparer:
         rows: dict[int, int] = {}
         last = 0
         columns = self._columns(plan, batch)
-        with finer_times_refused(is_on=plan.refuses_finer_times):
+        with refusing_finer_times(is_on=plan.refuses_finer_times):
             for part in batch.parts:
                 require_possible(batch.columns, plan)
                 if plan.takes_whole_batches:
@@ -152,7 +152,7 @@ class Preparer:
             columns = _columns_after(plan, infer_batch(step, batch.file.read_bytes(), plan.dataset_schema))
         else:
             columns = _columns_after(plan, rejected.infer(plan.dataset_schema))
-        with finer_times_refused(is_on=plan.refuses_finer_times):
+        with refusing_finer_times(is_on=plan.refuses_finer_times):
             if rejected is None:
                 table = read_file(step, batch.file, columns.schema)
                 records = self._read_whole(plan, columns, table, RefusedRows(step, batch.file.read_bytes))
@@ -177,7 +177,7 @@ class Preparer:
         if plan.schema is None:
             values = rows.records.messages(0, len(rows.records.places))
             columns = _columns_after(plan, infer_records(rows.records.step, values, plan.dataset_schema))
-        with finer_times_refused(is_on=plan.refuses_finer_times):
+        with refusing_finer_times(is_on=plan.refuses_finer_times):
             table = rows.read(columns.schema, is_declared=plan.schema is not None)
             records = None if table is None else self._read_whole(plan, columns, table, rows)
         return PreparedRecords(

@@ -109,7 +109,7 @@ class PushReader:
         if isinstance(error, PositionChanged):
             self.request(lambda: self._owned.reopen(source))
         elif pauses_source(error):
-            self.request(lambda: self._owned.failed(source, error))
+            self.request(lambda: self._owned.retry_later(source, error))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(end=error.end, tries=error.tries + 1, why=error.why, first=first)
             doubled = None if search is None else search.doubled(batch.count)
@@ -126,7 +126,7 @@ class PushReader:
                 is_first_rejected=isinstance(error, RecordRejected)
                 and (error.partition, error.offset) == place,
             )
-            self.request(lambda: self._owned.stopped(source, error, chain, span))
+            self.request(lambda: self._owned.stop(source, error, chain, span))
 
     def _meet_requests(self) -> None:
         while True:
@@ -141,7 +141,7 @@ class PushReader:
             except Unavailable:
                 self._requests.put(action)  # for the next step
                 raise
-        self._owned.look_again()
+        self._owned.run_due_inspections()
 
     def _stay_alert(self) -> None:
         self._idle_from = time.monotonic() + BUSY_SECONDS
@@ -171,7 +171,7 @@ class PushReader:
         for partition, reason in result.faults.items():
             source = client.sources.get(partition)
             if source is not None:
-                self._owned.failed(source, Unavailable(what=f"topic {source.topic}", why=reason))
+                self._owned.retry_later(source, Unavailable(what=f"topic {source.topic}", why=reason))
         if result.chunks:
             self._stay_alert()
         for chunk in result.chunks:
@@ -184,14 +184,14 @@ class PushReader:
             self._active[source.key] = source
             self._owned.readable(source.key)
             if self._owned.phase(source.key) is Phase.WAITING and not source.lacks_more:
-                self._owned.note(source, Event.MORE)
+                self._owned.apply_event(source, Event.MORE)
         for partition, offset in result.ends.items():
             source = client.sources.get(partition)
             if source is not None:
                 source.offsets.reached_end(partition[1], offset)
                 self._owned.readable(source.key)
                 if source.is_idle:
-                    self._owned.committed(source.key)
+                    self._owned.end_trouble(source.key)
 
     def _advance(self) -> None:
         now = time.monotonic()
@@ -205,7 +205,7 @@ class PushReader:
                 source.ready.popleft()
             self._pause(source)
             if source.in_flight.settled and not source.in_flight.is_stale:
-                self._owned.committed(source.key)
+                self._owned.end_trouble(source.key)
             if source.is_idle:
                 del self._active[source.key]
 
@@ -215,10 +215,10 @@ class PushReader:
         is_ahead = len(source.ready) > 0
         if is_ahead and phase is Phase.READING and len(self.sources) > 1:
             self._clients.pause(source)
-            self._owned.note(source, Event.AHEAD)
+            self._owned.apply_event(source, Event.AHEAD)
         elif phase is Phase.PAUSED and not is_ahead:
             self._clients.resume(source)
-            self._owned.note(source, Event.CAUGHT_UP)
+            self._owned.apply_event(source, Event.CAUGHT_UP)
 
 
 def _only_one() -> Records:

@@ -21,15 +21,15 @@ from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.read.arrow_messages import decompressed_bytes, stream_of
 from odf_ingest.read.format import infer_records, read_records
 from odf_ingest.read.types.kinds import UUID
-from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.known_columns import extend_columns
 from odf_ingest.read.whole_table import (
     DECODING,
     PLAIN_LAYOUTS,
     decode_schema,
     decode_table,
-    place,
     require_bounded,
     require_distinct,
+    row_label,
     with_columns,
 )
 
@@ -108,7 +108,7 @@ def _records(step: ReadArrowIpc, values: Sequence[bytes], schema: pa.Schema | No
         try:
             tables.append(with_columns(row, schema))
         except InvalidInput as error:  # its number is not that of its file
-            raise InvalidInput(text=str(error).removeprefix(f"{place(0)}: ")) from error
+            raise InvalidInput(text=str(error).removeprefix(f"{row_label(0)}: ")) from error
     return pa.concat_tables(tables, promote_options="permissive")
 
 
@@ -116,7 +116,7 @@ def _records(step: ReadArrowIpc, values: Sequence[bytes], schema: pa.Schema | No
 def _infer(step: ReadArrowIpc, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
     for value in values:
         with suppress(InvalidInput):
-            base = continued(base, _read(pa.BufferReader(value)).schema)
+            base = extend_columns(base, _read(pa.BufferReader(value)).schema)
     return pa.schema([]) if base is None else base
 
 

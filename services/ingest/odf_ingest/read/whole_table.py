@@ -23,7 +23,7 @@ from odf_ingest.read.format import infer_batch, read_batch, read_file
 from odf_ingest.read.types.columns import unconvertible, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
-from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.known_columns import extend_columns
 from odf_ingest.read.types.numbers import has_wide_decimals
 from odf_ingest.read.types.type_names import type_name
 
@@ -66,7 +66,7 @@ def _infer(step: ReadStepParquet, value: bytes, base: pa.Schema | None) -> pa.Sc
     schema = decode_schema(step, pa.BufferReader(value))
     require_distinct(schema.names)
     _require_narrow(column for column in schema if column.name not in base.names)
-    return continued(base, schema)
+    return extend_columns(base, schema)
 
 
 @read_file.register(ReadStepParquet)
@@ -112,10 +112,10 @@ def _convert(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
             if not faults:
                 raise
     ((row, why),) = faults.items()
-    raise InvalidInput(where=place(row), text=why)
+    raise InvalidInput(where=row_label(row), text=why)
 
 
-def place(row: int) -> str:
+def row_label(row: int) -> str:
     """Return how people name a row of a table."""
     return f"row {row + 1}"
 

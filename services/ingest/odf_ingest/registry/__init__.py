@@ -5,6 +5,6 @@ Protobuf the message's indexes, and the payload in Avro, Protobuf or JSON. All t
 header instead. Values are written exactly: no number passes through a double, bytes are base64.
 """
 
-from odf_ingest.registry.decoder import REGISTRY_SETTING, Decoder, Registries, decoded, json_step
+from odf_ingest.registry.decoder import REGISTRY_SETTING, Decoder, Registries, decode_batch, json_step
 
-__all__ = ["REGISTRY_SETTING", "Decoder", "Registries", "decoded", "json_step"]
+__all__ = ["REGISTRY_SETTING", "Decoder", "Registries", "decode_batch", "json_step"]

@@ -191,7 +191,7 @@ def json_step(read: ReadStep) -> ReadStepNdJson:
     raise InvalidInput(where=REGISTRY_SETTING, text=text)
 
 
-def decoded(
+def decode_batch(
     decoder: Decoder,
     plan: Plan,
     batch: MessageBatch,

@@ -128,7 +128,7 @@ def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
     time.sleep(0.1)
     reader = SimpleNamespace(request=lambda action: action())
     sources = SimpleNamespace(own=owned.update)
-    notices = Notices(reader, sources, bench.queues, schedule.look_again)  # type: ignore[arg-type]
+    notices = Notices(reader, sources, bench.queues, schedule.rescan)  # type: ignore[arg-type]
     notices.on_assigned(frozenset({7}))
     eventually(lambda: len(bench.rows()) == 1)
 

@@ -9,7 +9,7 @@ from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl, RequestHeader
 from odf_ingest.poll.poll_errors import ForeignSource, NothingAtSource, SourceUnreachable
 from odf_ingest.poll.poller import _masking
-from odf_ingest.poll.templates import Secrets, filled_in
+from odf_ingest.poll.templates import Secrets, fill_in
 
 LINE = b'{"id":1,"v":"a"}\n'
 KEY = "k/y+ä"
@@ -73,7 +73,7 @@ def test_an_error_without_values_keeps_its_cause() -> None:
 
 
 def test_values_are_masked_as_they_are_written_in_urls() -> None:
-    _, secrets = filled_in(FetchStepUrl(url="${{ env.KEY }}"), {"KEY": KEY})
+    _, secrets = fill_in(FetchStepUrl(url="${{ env.KEY }}"), {"KEY": KEY})
     assert secrets.mask("a k/y%2B%C3%A4 b k%2Fy%2B%C3%A4 c k/y+ä") == "a *** b *** c ***"
 
 
@@ -89,7 +89,7 @@ def test_values_are_masked_as_they_are_written_in_urls() -> None:
 )
 def test_templates_without_a_value_are_refused(template: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        filled_in(FetchStepUrl(url=template), {"EMPTY": ""})
+        fill_in(FetchStepUrl(url=template), {"EMPTY": ""})
 
 
 def test_only_the_fixed_folder_of_a_glob_may_be_a_template(
@@ -100,7 +100,7 @@ def test_only_the_fixed_folder_of_a_glob_may_be_a_template(
     assert poll(bench, environ={"DATA": str(tmp_path)}).records == 1
     for path in ("/data/${{ env.DATA }}.json", "/data/*/${{ env.DATA }}/a.json", "/data/a*${{ env.DATA }}"):
         with pytest.raises(InvalidInput, match="may only be in the folders before the first wildcard"):
-            filled_in(FetchStepFilesGlob(path=path), {"DATA": "x"})
+            fill_in(FetchStepFilesGlob(path=path), {"DATA": "x"})
 
 
 def test_a_source_of_another_node_sees_no_variables(make_polled: Any, poll: Any, web: PageServer) -> None:

@@ -113,16 +113,16 @@ class World:
 
     def look(self) -> None:
         """Handle the notification of a change."""
-        self.owned.look(self.dataset)
+        self.owned.inspect(self.dataset)
 
     def pass_time(self, seconds: float) -> None:
         """Inspect the datasets due after that time."""
         self.now += seconds
-        self.owned.look_again()
+        self.owned.run_due_inspections()
 
     def stop(self) -> None:
         """Stop the source because of a change in the chain."""
-        self.owned.stopped(self.source, InvalidInput(text="beyond help"), as_of(self.bench.state, self.key))
+        self.owned.stop(self.source, InvalidInput(text="beyond help"), as_of(self.bench.state, self.key))
 
     @property
     def source(self) -> PushSource:

@@ -49,7 +49,7 @@ def commit_of_another_writer(world: World) -> None:
 def test_a_dataset_of_another_instance_is_not_looked_up(world: World) -> None:
     world.own()
     world.catalog.looked_up.clear()
-    world.owned.look(a_dataset("of another instance"))
+    world.owned.inspect(a_dataset("of another instance"))
     assert world.catalog.looked_up == []
 
 
@@ -64,7 +64,7 @@ def test_a_dataset_that_is_assigned_to_another_instance_is_closed_and_stays_clos
 
 
 def test_a_retry_of_a_dataset_that_was_assigned_to_another_instance_is_cancelled(world: World) -> None:
-    world.owned.failed(world.own(), UNREADABLE)
+    world.owned.retry_later(world.own(), UNREADABLE)
     world.owned.own(frozenset({1, 2}))
     world.catalog.looked_up.clear()
     world.pass_time(BATCH_BACKOFF.most)
@@ -141,7 +141,7 @@ def test_a_dataset_without_sources_is_not_looked_up_forever(world: World, *, is_
 def test_a_dataset_without_blocks_is_skipped_and_is_no_problem(world: World) -> None:
     world.own()
     entry = CatalogEntry(alias="a", dataset_id=world.dataset, push_topics={"default": TOPIC})
-    world.owned.found([Inspection(dataset=world.dataset, entry=entry)])
+    world.owned.apply_inspections([Inspection(dataset=world.dataset, entry=entry)])
     assert (world.reading.sources, world.owned.stuck()) == ({}, {})
 
 
@@ -178,15 +178,15 @@ def test_stale_reports_of_a_reopened_source_change_nothing(world: World) -> None
     source, record = world.source, world.record
     assert source is not before
     world.owned.reopen(before)
-    world.owned.failed(before, UNREADABLE)
-    world.owned.stopped(before, InvalidInput(text="beyond help"), None)
+    world.owned.retry_later(before, UNREADABLE)
+    world.owned.stop(before, InvalidInput(text="beyond help"), None)
     assert (world.source, world.record) == (source, record)
 
 
 def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(world: World) -> None:
     world.own()
     for tries in (1, 2, 3):
-        world.owned.failed(world.source, UNREADABLE)
+        world.owned.retry_later(world.source, UNREADABLE)
         trouble = world.record.trouble
         assert trouble is not None
         assert trouble.tries == tries
@@ -195,19 +195,19 @@ def test_a_source_that_fails_after_every_few_messages_is_retried_less_often(worl
         world.owned.readable(world.key)
         assert world.record.trouble is None
     world.now += BATCH_BACKOFF.pause(3) + SAME_TROUBLE_SECONDS + 1
-    world.owned.failed(world.source, UNREADABLE)
+    world.owned.retry_later(world.source, UNREADABLE)
     assert world.record.trouble is not None
     assert world.record.trouble.tries == 1, "another trouble"
 
 
 def test_only_a_commit_ends_a_problem_that_is_not_the_topics(world: World) -> None:
     source = world.own()
-    world.owned.failed(source, StorageUnavailable(file="data/x", why="the disk is full"))
+    world.owned.retry_later(source, StorageUnavailable(file="data/x", why="the disk is full"))
     world.pass_time(BATCH_BACKOFF.first)
     world.owned.readable(world.key)
     assert world.record.trouble is not None
     assert world.record.trouble.advice == "check the disk and its mount; work then continues automatically"
-    world.owned.committed(world.key)
+    world.owned.end_trouble(world.key)
     assert world.record.trouble is None
 
 
@@ -215,7 +215,7 @@ def test_a_search_for_a_message_continues_after_a_failure(world: World) -> None:
     search = SkipSearch(count=1, until={0: 1}, why="beyond help")
     world.own()
     world.owned.reopen(world.source, search=search)
-    world.owned.failed(world.source, UNREADABLE)
+    world.owned.retry_later(world.source, UNREADABLE)
     world.pass_time(BATCH_BACKOFF.first)
     assert world.source.search is search
     world.owned.reopen(world.source)
@@ -251,7 +251,7 @@ def test_the_second_of_two_commands_to_skip_is_told_so(world: World) -> None:
 
 
 def test_a_retry_that_a_user_requests_does_not_wait(world: World) -> None:
-    world.owned.failed(world.own(), UNREADABLE)
+    world.owned.retry_later(world.own(), UNREADABLE)
     assert world.reading.sources == {}
     world.owned.resume(world.key)
     assert world.record.phase is Phase.READING
@@ -322,7 +322,9 @@ def test_an_inspection_that_is_older_than_the_sources_own_commit_reopens_nothing
     source = world.own()
     topics = [SourceTopic(source="default", name=TOPIC, described=world.broker.described(TOPIC))]
     entry = world.catalog.by_alias("a")
-    world.owned.found([Inspection(dataset=world.dataset, entry=entry, state=before, topics=topics)])
+    world.owned.apply_inspections(
+        [Inspection(dataset=world.dataset, entry=entry, state=before, topics=topics)]
+    )
     assert world.source is source
 
 
@@ -357,12 +359,12 @@ def test_a_source_has_the_new_name_of_its_dataset_and_its_counts_begin_again(wor
     world.enter("after")
     world.look()
     assert (world.source.alias, world.record.alias, counted("before")) == ("after", "after", None)
-    world.owned.failed(world.source, UNREADABLE)
+    world.owned.retry_later(world.source, UNREADABLE)
     world.enter("afterwards")
     world.pass_time(BATCH_BACKOFF.first)
     assert (world.source.alias, world.record.alias) == ("afterwards", "afterwards")
     metrics.RECORDS.labels("afterwards", "default").inc()
-    world.owned.removed(world.dataset)
+    world.owned.remove(world.dataset)
     assert counted("afterwards") is None
 
 

@@ -26,7 +26,7 @@ from odf_common.metadata.steps import (
 )
 from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
-from odf_ingest.prepare.debezium import unwrapped
+from odf_ingest.prepare.debezium import unwrap_changes
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
 from odf_ingest.read.input_format import InputFormat
@@ -201,7 +201,7 @@ def test_no_message_is_rejected_by_a_source_that_cannot_read_changes(
     columns = MessageColumns(envelope=Envelope.DEBEZIUM)
     plan = plan_of(bench.state, bench.state.push_sources["default"], columns)
     with pytest.raises(InvalidInput, match=why) as caught:
-        unwrapped(bench.preparer.messages, plan, a_batch(columns, encoded([NUT])))
+        unwrap_changes(bench.preparer.messages, plan, a_batch(columns, encoded([NUT])))
     assert caught.value.where == "envelope"
 
 
@@ -222,7 +222,7 @@ def test_a_deletion_without_before_has_the_key_of_its_message(make_bench: Any, m
         {"id": 1},
     ]
     values = [change("c", None, NUT), change("u", None, CHEAPER, 1), change("d", None, None, 2), None]
-    read = partial(unwrapped, bench.preparer.messages)
+    read = partial(unwrap_changes, bench.preparer.messages)
     columns = load_settings(bench.blobs, bench.dataset, "default").message_columns
     batch = a_batch(columns, encoded(values), encoded(keys))
     plan = plan_of(bench.state, bench.state.push_sources["default"], columns)

@@ -10,7 +10,7 @@ from odf_testing.ingest_batches import a_message_batch, commit_messages
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.read.types import known_columns
-from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.known_columns import extend_columns
 
 
 @pytest.fixture(autouse=True)
@@ -50,10 +50,10 @@ def test_an_object_with_endless_keys_is_kept_as_text_if_it_is_declared_so(make_b
 
 def test_a_dataset_that_has_more_columns_continues_with_them() -> None:
     wide = pa.schema([(f"c{number}", pa.int64()) for number in range(9)])
-    assert continued(wide, wide) == wide
-    assert continued(wide, pa.schema([("c1", pa.int64())])) == wide
+    assert extend_columns(wide, wide) == wide
+    assert extend_columns(wide, pa.schema([("c1", pa.int64())])) == wide
     with pytest.raises(InvalidInput, match="have 10 columns"):
-        continued(wide, pa.schema([("new", pa.int64())]))
+        extend_columns(wide, pa.schema([("new", pa.int64())]))
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_a_dataset_that_has_more_columns_continues_with_them() -> None:
 )
 def test_fields_at_any_depth_count(type_: pa.DataType, count: int) -> None:
     with pytest.raises(InvalidInput, match=f"have {count} columns"):
-        continued(None, pa.schema([("c", type_)]))
+        extend_columns(None, pa.schema([("c", type_)]))

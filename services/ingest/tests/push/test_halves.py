@@ -252,8 +252,8 @@ def test_a_source_that_waits_notices_a_reset_and_that_it_is_disabled(make_bench:
         broker.logs[TOPIC, 0] += [message(FROM, 1)]
         node.wait(lambda: waits(node))
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: bench.values("op", "id") == [(ADD, 1)] and waits(node))
         bench.propose(DisablePushSource(source_name="default"))
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: not node.reader.sources)

@@ -15,7 +15,7 @@ from odf_testing.guarded import GuardedList
 from odf_common.errors import OdfError, Refused, Unavailable
 from odf_ingest.commit import in_flight as module
 from odf_ingest.commit.committer import Outcome
-from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancelled
+from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancellation
 
 
 class Slow:
@@ -33,7 +33,7 @@ class Slow:
         self.begun.set()
         assert self.may_end.wait(10)
         if not is_wanted():
-            raise cancelled()
+            raise cancellation()
         if self.error is not None:
             raise self.error
         return Outcome(state=self.state, count=7, is_new=True)

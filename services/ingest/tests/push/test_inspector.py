@@ -179,7 +179,7 @@ def test_a_dataset_that_was_renamed_continues_under_its_new_name(make_bench: Any
         entry = node.catalog.by_alias("a")
         assert entry is not None
         node.catalog.rename("a", replace(entry, alias="b"))
-        node.ask(lambda: node.owned.look(node.bench.dataset, "b"))
+        node.ask(lambda: node.owned.inspect(node.bench.dataset, "b"))
         node.wait(lambda: node.reader.sources[key].alias == "b")
         broker.logs[TOPIC, 0] += [message(2)]
         node.wait(lambda: node.ids == [1, 2])

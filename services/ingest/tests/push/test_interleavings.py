@@ -185,7 +185,7 @@ class World:
                 self.broken[:] = [True] if act == "break" else []
                 self.reader.request(lambda: self.owned.resume(key))
             case "look":
-                self.reader.request(lambda: self.owned.look(self.bench.dataset, "a"))
+                self.reader.request(lambda: self.owned.inspect(self.bench.dataset, "a"))
             case _:
                 source = self.reader.sources.get(key)
                 if source is not None:

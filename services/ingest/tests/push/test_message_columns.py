@@ -30,7 +30,7 @@ from odf_ingest.prepare.message_values import TOMBSTONE, require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.registry.decoder import _objects, decoded
+from odf_ingest.registry.decoder import _objects, decode_batch
 from odf_ingest.source_settings import SourceSettings
 
 UPSERT = MergeStrategyUpsertStream(primary_key=("id",))
@@ -361,7 +361,7 @@ def test_a_message_that_cannot_be_decoded_is_no_tombstone(make_bench: Any) -> No
     bench = make_bench(UPSERT, read=read_by("id BIGINT", "v STRING"))
     batch = messages([b"\x00junk", None], settings(keyColumns="id"), [b"1", b"2"])
     plan = plan_of(bench.state, bench.state.push_sources["default"])
-    found = decoded(Undecodable(), plan, batch, bench.preparer.messages)  # type: ignore[arg-type]
+    found = decode_batch(Undecodable(), plan, batch, bench.preparer.messages)  # type: ignore[arg-type]
     assert [(one.offset, one.value, one.reason) for one in found.bad] == [
         (0, b"\x00junk", "schema 7: is broken")
     ]

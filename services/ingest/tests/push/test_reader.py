@@ -146,7 +146,7 @@ def test_unassigned_sources_are_not_read(make_bench: Any, broker: Broker) -> Non
         node.wait(lambda: bool(node.reader.sources))
         node.ask(lambda: node.owned.own(frozenset({1, 2})))
         assert not node.reader.sources
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         assert not node.reader.sources
 
 
@@ -275,7 +275,7 @@ def test_a_disabled_source_is_closed(make_bench: Any, broker: Broker) -> None:
     with running(bench, broker) as node:
         node.wait(lambda: bool(node.reader.sources))
         bench.propose(DisablePushSource(source_name="default"))
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: not node.reader.sources)
 
 
@@ -284,7 +284,7 @@ def test_the_sources_of_a_deleted_dataset_are_closed(make_bench: Any, broker: Br
     gone: DatasetId = bench.dataset
     with running(bench, broker) as node:
         node.wait(lambda: bool(node.reader.sources))
-        node.ask(lambda: node.owned.removed(gone))
+        node.ask(lambda: node.owned.remove(gone))
         assert not node.reader.sources
 
 

@@ -25,7 +25,7 @@ from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.lifecycle import stalls
 from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key
-from odf_ingest.registry import Registries, decoded, json_step
+from odf_ingest.registry import Registries, decode_batch, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
@@ -117,7 +117,7 @@ def test_keys_are_decoded_too_and_those_of_tombstones(make_bench: Any, registry:
     decoder = Registries().decoder(chosen)
     assert decoder is not None
     plan = plan_of(bench.state, bench.state.push_sources["default"])
-    prepared = decoded(decoder, plan, batch, bench.preparer.messages)
+    prepared = decode_batch(decoder, plan, batch, bench.preparer.messages)
     assert prepared.records is not None
     found = prepared.records.select(["op", "id", "code", "v"]).to_pylist()
     assert [tuple(one.values()) for one in found] == [
@@ -156,7 +156,7 @@ def test_ids_in_headers_are_those_of_value_and_key(make_bench: Any, registry: Re
     decoder = Registries().decoder(chosen)
     assert decoder is not None
     plan = plan_of(bench.state, bench.state.push_sources["default"])
-    prepared = decoded(decoder, plan, batch, bench.preparer.messages)
+    prepared = decode_batch(decoder, plan, batch, bench.preparer.messages)
     assert prepared.records is not None
     found = prepared.records.select(["op", "id", "v"]).to_pylist()
     assert [tuple(one.values()) for one in found] == [(0, 1, "a"), (0, 2, "b"), (1, 1, None)]
@@ -225,7 +225,7 @@ def with_keys(
     decoder = Registries().decoder(chosen)
     assert decoder is not None
     plan = plan_of(bench.state, bench.state.push_sources["default"])
-    return decoded(decoder, plan, batch, bench.preparer.messages)
+    return decode_batch(decoder, plan, batch, bench.preparer.messages)
 
 
 def test_keys_of_a_registry_need_its_address() -> None:

@@ -100,7 +100,7 @@ def test_a_source_whose_chain_has_not_changed_stays_stopped(
         key = Key(bench.dataset, "default")
         node.wait(lambda: node.owned.reason(key) is not None)
         for _ in range(3):
-            node.ask(lambda: node.owned.look(bench.dataset, "a"))
+            node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
             node.ask(lambda: None)
         assert node.owned.reason(key) is not None
         assert len(attempts) == 1
@@ -115,7 +115,7 @@ def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker:
         broker.logs[TOPIC, 0] += [message(2)]
         node.drain()
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: node.ids == [1, 2])
 
 
@@ -133,10 +133,10 @@ def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
         assert why is not None
         assert why.reason == "SourceStateUnreadable"
         assert f"`odf reset {why.dataset} BLOCK` goes back to the block before it" in why.advice()
-        node.ask(lambda: node.owned.look(bench.dataset))
+        node.ask(lambda: node.owned.inspect(bench.dataset))
         node.wait(lambda: not node.owned._unchecked)
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
-        node.ask(lambda: node.owned.look(bench.dataset))
+        node.ask(lambda: node.owned.inspect(bench.dataset))
         node.wait(lambda: node.ids == [1, 2])
     said = [one["event"] for one in logs if one["log_level"] == "error"]
     assert said == ["source stopped"]
@@ -154,7 +154,7 @@ def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_rese
         broker.logs[TOPIC, 0] += [message(2)]
         node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good.head)
-        node.ask(lambda: node.owned.look(bench.dataset))
+        node.ask(lambda: node.owned.inspect(bench.dataset))
         node.wait(lambda: node.ids == [1, 2])
 
 
@@ -171,5 +171,5 @@ def test_a_source_that_does_not_fit_the_columns_of_another_continues_after_they_
         node.wait(lambda: node.owned.reason(key) is not None)
         assert "column v" in str(node.owned.reason(key))
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=good)
-        node.ask(lambda: node.owned.look(bench.dataset))
+        node.ask(lambda: node.owned.inspect(bench.dataset))
         node.wait(lambda: node.ids == [1])

@@ -73,7 +73,7 @@ def test_a_setting_is_stored_before_the_schedule_reads_it_again(make_bench: Any,
     bench, seen = make_bench(), list[SourceSettings]()
 
     class Schedule(NoSchedule):
-        def look_again(self) -> None:
+        def rescan(self) -> None:
             seen.append(load_settings(bench.blobs, bench.dataset, "default"))
 
     with running(bench, broker) as node:

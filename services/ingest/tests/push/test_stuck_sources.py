@@ -155,7 +155,7 @@ def test_a_source_whose_query_runs_gets_another_query_at_once(make_bench: Any, b
     with running(bench, broker, other=OTHER) as node:
         node.wait(lambda: "its query over a batch has not ended yet" in why(node, "other"))
         bench.propose(source)
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: node.ids == list(range(100)))
         assert node.owned.stuck() == {}
     assert len(queries) == 1
@@ -179,7 +179,7 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
         node.wait(lambda: "did not finish within 300 s" in why(node, "other"))
         assert "`odf commit DATASET FILE`" in node.owned.stuck()[Key(bench.dataset, "other")].advice()
         bench.propose(source)
-        node.ask(lambda: node.owned.look(bench.dataset, "a"))
+        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: node.ids == [1])
 
 
@@ -225,7 +225,7 @@ def test_sources_without_a_topic_in_the_catalog_are_closed_and_end_nothing(
         node.wait(lambda: len(node.reader.sources) == 2)
         for topics in ({"default": TOPIC}, {}, {"default": TOPIC, "other": OTHER}):
             node.catalog.replace(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics=topics))
-            node.ask(lambda: node.owned.look(bench.dataset))
+            node.ask(lambda: node.owned.inspect(bench.dataset))
             node.wait(lambda: {key.source for key in node.reader.sources} == topics.keys())  # noqa: B023 - waited for
         assert node.owned.stuck() == {}
 
@@ -242,7 +242,7 @@ def test_a_bug_in_one_dataset_is_named_and_ends_nothing(
         node.wait(lambda: len(node.reader.sources) == 1)
         with monkeypatch.context() as patch:
             patch.setattr(node.owned, "_source_to_reopen", bug)
-            node.ask(lambda: node.owned.look(bench.dataset))
+            node.ask(lambda: node.owned.inspect(bench.dataset))
             node.wait(lambda: "KeyError" in why(node, ""))
         node.wait(lambda: node.owned.stuck() == {})
         broker.logs[TOPIC, 0] += [message(1)]
@@ -298,7 +298,7 @@ def test_a_source_state_that_cannot_be_read_stops_only_its_dataset(make_bench: A
             Inspection(dataset=bench.dataset, entry=entry, state=bench.state, topics=topics),
             Inspection(dataset=other, error=Unavailable(what="its folder", why="Permission denied")),
         ]
-        node.ask(lambda: node.owned.found(found))
+        node.ask(lambda: node.owned.apply_inspections(found))
         assert "source state: cannot be read: 'garbage'" in why(node, "")
         assert Key(other, "") in node.owned.stuck()
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)

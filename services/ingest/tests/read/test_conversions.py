@@ -35,7 +35,7 @@ from odf_ingest.read.arrow_ipc import ReadArrowIpc
 from odf_ingest.read.input_format import BY_NAME
 from odf_ingest.read.types.conversions import TABLE, convert_column
 from odf_ingest.read.types.kinds import DECLARED, FORMATS, DecodedJson, TimeFormats, ValueKind, kind_of
-from odf_ingest.read.types.times import finer_times_refused
+from odf_ingest.read.types.times import refusing_finer_times
 from odf_ingest.registry.avro import avro_decoder
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder
@@ -308,7 +308,7 @@ def test_a_value_arrives_exactly_or_is_refused_by_place_value_and_type(
         for target in targets:
             if is_impossible(name, target):
                 continue
-            with finer_times_refused(is_on=refuses_finer):
+            with refusing_finer_times(is_on=refuses_finer):
                 found = outcome(read, value, target)
             wanted = wanted_of(name, value, target, refuses_finer=refuses_finer)
             if wanted != REFUSED:

@@ -24,7 +24,7 @@ from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
 from odf_ingest.commit.position import reading
 from odf_ingest.poll.fetch.fetch_step import Context, FetchedMessages, fetch
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType, message_of, number_of
-from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connected
+from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connect
 from odf_ingest.poll.polled_position import MQTT, state_of
 
 QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends
@@ -110,7 +110,7 @@ def mqtt(step: FetchStepMqtt, context: Context) -> Generator[FetchedMessages]:
     topics = _topics(step)
     broker = Broker.parse(step)
     context.report(str(broker))
-    with connected(broker, context.limits.networks) as session:
+    with connect(broker, context.limits.networks) as session:
         client = _client(context.dataset, topics)
         has_session = session.open(client, step.username, step.password)
         yield from _Subscriber(broker, session, context, client).batches(topics, has_session=has_session)

@@ -147,7 +147,7 @@ class Session:
 
 
 @contextmanager
-def connected(broker: Broker, networks: Networks) -> Iterator[Session]:
+def connect(broker: Broker, networks: Networks) -> Iterator[Session]:
     """Connect inside the block; errors of the connection and of the protocol name the broker."""
     try:
         raw = _socket(broker, networks)

@@ -37,13 +37,13 @@ from odf_ingest.history.kept_index import IndexBehind
 from odf_ingest.merge import key_columns
 from odf_ingest.message_columns import Envelope
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
-from odf_ingest.prepare.debezium import unwrapped
+from odf_ingest.prepare.debezium import unwrap_changes
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
 from odf_ingest.push.batches.batches_in_flight import Trouble
 from odf_ingest.push.batches.kafka_batch import KafkaBatch, Read
 from odf_ingest.push.batches.source import PushSource
-from odf_ingest.registry import Registries, decoded
+from odf_ingest.registry import Registries, decode_batch
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -142,9 +142,9 @@ class BatchWorker:
         plan = replace(plan, is_wanted=lambda: not source.in_flight.is_stale)
         prepare = self._preparer.messages
         if batch.columns.envelope is Envelope.DEBEZIUM:
-            prepare = partial(unwrapped, prepare)
+            prepare = partial(unwrap_changes, prepare)
         decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
-        return prepare(plan, batch) if decoder is None else decoded(decoder, plan, batch, prepare)
+        return prepare(plan, batch) if decoder is None else decode_batch(decoder, plan, batch, prepare)
 
     def _settle(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
         try:

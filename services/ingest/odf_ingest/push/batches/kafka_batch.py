@@ -123,7 +123,7 @@ class KafkaBatch:
             self._result = plan, self._allow(plan, self._read(plan, self.batch))
         return self._result[1]
 
-    def left_of(self, error: InvalidInput) -> PreparedRecords:
+    def reduce_after(self, error: InvalidInput) -> PreparedRecords:
         """Reject a message that is an invalid batch of its own: it becomes a dead letter.
 
         Reject messages whose operations do not fit. Shorten other batches to what precedes the first incomplete

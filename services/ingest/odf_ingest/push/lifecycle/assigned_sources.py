@@ -94,7 +94,7 @@ class AssignedSources:
             current=queues.current,
             topics=topics,
             pool=pool,
-            deliver=lambda inspections: reading.request(lambda: self.found(inspections)),
+            deliver=lambda inspections: reading.request(lambda: self.apply_inspections(inspections)),
         )
         self._schedule = InspectionSchedule(
             inspector=self._inspector,
@@ -116,17 +116,17 @@ class AssignedSources:
             self._drop(dataset)
         self._schedule.start()
 
-    def look_again(self) -> None:
+    def run_due_inspections(self) -> None:
         """Inspect datasets that are due, and all of them periodically."""
         self._schedule.step()
 
-    def look(self, dataset: DatasetId, alias: str | None = None) -> None:
+    def inspect(self, dataset: DatasetId, alias: str | None = None) -> None:
         """Open, close or update the sources of a changed dataset, if it is assigned here."""
         if self.is_owned(dataset):
             self._unchecked.add(dataset)
             self._inspector.ask((dataset,), alias)
 
-    def removed(self, dataset: DatasetId) -> None:
+    def remove(self, dataset: DatasetId) -> None:
         """Drop a removed dataset."""
         self._drop(dataset)
         self._queues.forget(dataset)
@@ -159,7 +159,7 @@ class AssignedSources:
             if search is not None:  # two commands at once
                 search.finish(NoMessageToSkip(text=f"push source {key[1]} has been resumed in the meantime"))
 
-    def failed(self, source: PushSource, error: OdfError) -> None:
+    def retry_later(self, source: PushSource, error: OdfError) -> None:
         """Retry a source later whose topic cannot be read, or whose dataset's files cannot be used."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
@@ -169,14 +169,14 @@ class AssignedSources:
                 record = replace(record, trouble=last)  # although messages have arrived in the meantime
             self._fail(replace(record, search=source.search), error)
 
-    def stopped(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
+    def stop(self, source: PushSource, error: Exception, chain: object, batch: Span | None = None) -> None:
         """Stop a source whose batch cannot be committed."""
         record = self._records.get(source.key)
         if record is not None and record.source is source:
             self._reading.close(source)
             self._stop(record, error, chain, batch)
 
-    def note(self, source: PushSource, event: Event) -> None:
+    def apply_event(self, source: PushSource, event: Event) -> None:
         """Apply an event to a source that is being read."""
         record = self._records[source.key]
         after = self._records[source.key] = record.moved(event)
@@ -193,7 +193,7 @@ class AssignedSources:
         if record is not None and record.trouble is not None and not record.trouble.lasts_until_commit:
             self._records[key] = replace(record, trouble=None)
 
-    def committed(self, key: Key) -> None:
+    def end_trouble(self, key: Key) -> None:
         """Record that a source makes progress: its messages are committed."""
         record = self._records.get(key)
         if record is not None and record.trouble is not None:
@@ -229,7 +229,7 @@ class AssignedSources:
             since = stalls.since_of(record, self._queues.building)
         return None if since is None else int(since * 1e9)
 
-    def found(self, inspections: Iterable[Inspection]) -> None:
+    def apply_inspections(self, inspections: Iterable[Inspection]) -> None:
         """Apply the results of inspections."""
         ready: list[PushSource] = []
         for inspection in inspections:
@@ -270,7 +270,7 @@ class AssignedSources:
             return
         if inspection.entry is None or inspection.state is None or not inspection.entry.push_topics:
             if dataset in self._datasets:
-                self.removed(dataset)
+                self.remove(dataset)
             elif inspection.entry is None and dataset in self._unchecked:
                 # Blocks are written before the name, which may follow at once.
                 self._schedule.later(dataset, BATCH_BACKOFF.first)
@@ -366,7 +366,7 @@ class AssignedSources:
         why = "it has messages that Kafka's client does not deliver"
         with suppress(Unavailable):  # tried again if the source stays silent
             self._reading.renew()
-        self.failed(source, Unavailable(what=f"topic {source.topic}", why=why))
+        self.retry_later(source, Unavailable(what=f"topic {source.topic}", why=why))
 
     def _rename(self, record: SourceRecord, alias: str) -> SourceRecord:
         if record.alias == alias:

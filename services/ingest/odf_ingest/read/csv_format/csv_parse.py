@@ -18,7 +18,7 @@ from odf_common.metadata.steps import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.csv_format.exact_types import changed_by, exact_type, may_change
 from odf_ingest.read.encoding import BOM, require_utf8
-from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible_values
+from odf_ingest.read.types.columns import convert_table, parsed_schema, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
 from odf_ingest.read.types.type_names import printable, shown, type_name
@@ -47,7 +47,7 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
         table = None
     if table is None:
         table = _read(step, text, _with_text_for_integers(parsed))
-    table = converted(table, columns, formats)
+    table = convert_table(table, columns, formats)
     _require_finite(step, text, table, formats)
     if _infers(step) and may_change(text):
         _require_unchanged(step, text, table.schema)

@@ -53,10 +53,10 @@ def record_of(text: bytes) -> bytes:
     properties = feature.get("properties")
     if properties is not None and not isinstance(properties, dict):
         raise InvalidInput(text="its properties are not an object")
-    return written(properties or {}, feature.get(GEOMETRY))
+    return write_record(properties or {}, feature.get(GEOMETRY))
 
 
-def written(properties: dict[str, object], geometry: object) -> bytes:
+def write_record(properties: dict[str, object], geometry: object) -> bytes:
     """Return properties and geometry as one JSON object; raises `InvalidInput`."""
     if GEOMETRY in properties:
         raise InvalidInput(where=f"column {GEOMETRY}", text="a property has the name of the geometry column")

@@ -22,7 +22,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.types.known_columns import continued
+from odf_ingest.read.types.known_columns import extend_columns
 from odf_ingest.read.types.numbers import LONG_NUMBER, is_rounded
 from odf_ingest.read.types.type_names import Quoted, shown
 
@@ -34,7 +34,7 @@ _MOST_DIGITS: Final = 38  # of a decimal that every reader knows
 MAX_NESTING: Final = 32  # thousands of nested types would overflow the parser's stack
 
 
-def inferred(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
+def infer_schema(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | None) -> pa.Schema:
     """Return the columns of `base`, then new ones, in stored types.
 
     `parsed`: the schema inferred by pyarrow; None if it refuses the lines.
@@ -42,7 +42,7 @@ def inferred(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema | N
     if parsed is None or (_has_doubles(parsed) and LONG_NUMBER.search(lines.text)):
         deep = too_deep(lines)
         parsed = _vote(line for row, line in enumerate(lines) if line and row not in deep)
-    return continued(base, parsed)
+    return extend_columns(base, parsed)
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:

@@ -120,7 +120,7 @@ def _whole_number(token: str) -> str:
     return str(int(number))
 
 
-def rewritten(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
+def rewrite_exactly(text: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
     """Return the object with only the columns of `schema`, in a form that pyarrow parses exactly.
 
     Raises `InvalidInput` with column, value and type. Strings of times and UUIDs are not checked here; numbers in

@@ -18,7 +18,7 @@ from odf_ingest.read.isolate_bad_records import read_one_by_one
 from odf_ingest.read.json_formats.inferred import (
     HALF_PAIR,
     MAX_NESTING,
-    inferred,
+    infer_schema,
     require_inferable,
     too_deep,
 )
@@ -27,12 +27,12 @@ from odf_ingest.read.json_formats.json_exact import (
     Misfit,
     decode_object,
     require_known,
-    rewritten,
+    rewrite_exactly,
     with_plain_numbers,
     with_text_of_containers,
 )
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.types.columns import converted, parsed_schema, unconvertible
+from odf_ingest.read.types.columns import convert_table, parsed_schema, unconvertible
 from odf_ingest.read.types.kinds import TimeFormats
 from odf_ingest.read.types.numbers import LONG_NUMBER, has_wide_decimals
 
@@ -59,7 +59,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
             raise
         # A single record: rewriting makes it exact, or gives a helpful error.
         exact = _rewritten(lines.text, schema, formats)
-        return converted(_parse(exact, _lenient(schema, formats)), schema, formats)
+        return convert_table(_parse(exact, _lenient(schema, formats)), schema, formats)
     return table
 
 
@@ -139,7 +139,7 @@ def inferred_columns(
         schema = _parse(lines.text, parsed, infers=True).schema if is_read else None
     except InvalidInput:
         schema = None
-    return inferred(lines, base, schema)
+    return infer_schema(lines, base, schema)
 
 
 def columns_of_batch(values: Sequence[bytes], base: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
@@ -173,7 +173,7 @@ def _parse_converted(text: bytes, schema: pa.Schema, formats: TimeFormats, *, th
         # No type has room for numbers that are too large for these; see `parsed_schema`.
         text = b"\n".join(_rewritten(line, schema, formats) for line in lines_of(text)[0])
     try:
-        table = converted(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
+        table = convert_table(_parse(text, parsed_schema(schema, formats), threads=threads), schema, formats)
     except InvalidInput as error:
         kept = _with_kept_text(text, schema, formats)
         plain = with_plain_numbers(kept or text)
@@ -182,7 +182,7 @@ def _parse_converted(text: bytes, schema: pa.Schema, formats: TimeFormats, *, th
             raise
         # Numbers of an epoch format were not rewritten as strings, so they are not parsed as such.
         lenient = parsed_schema(schema, formats, is_lenient=epoch_digits(formats.timestamp) is None)
-        table = converted(_parse(plain or kept or text, lenient, threads=threads), schema, formats)
+        table = convert_table(_parse(plain or kept or text, lenient, threads=threads), schema, formats)
     _require_finite(table)
     if formats.is_inferred and _has_large_floats(table) and LONG_NUMBER.search(text) is not None:
         for line in lines_of(text)[0]:
@@ -200,7 +200,7 @@ def _with_kept_text(text: bytes, schema: pa.Schema, formats: TimeFormats) -> byt
 
 def _rewritten(line: bytes, schema: pa.Schema, formats: TimeFormats) -> bytes:
     line = with_text_of_containers(line, schema) if formats.keeps_text else line
-    return rewritten(line, schema, formats)
+    return rewrite_exactly(line, schema, formats)
 
 
 def _lenient(schema: pa.Schema, formats: TimeFormats) -> pa.Schema:

@@ -21,13 +21,13 @@ _REPEATED_VALUES: Final = 8  # different ones that are sought by their equals
 
 
 def parsed_schema(schema: pa.Schema, formats: TimeFormats, *, is_lenient: bool = False) -> pa.Schema:
-    """Return the types to parse text to: the expected ones, or string if `converted` does the conversion.
+    """Return the types to parse text to: the expected ones, or string if `convert_table` does the conversion.
 
     All columns are optional here: Arrow's parser would refuse null structs for their missing fields.
 
-    `is_lenient` leaves RFC 3339 timestamps to `converted` too, which accepts finer fractions and mixed zones.
+    `is_lenient` leaves RFC 3339 timestamps to `convert_table` too, which accepts finer fractions and mixed zones.
     Arrow's parsers do not check the digits before the point of a decimal, and wrap a number that is too large: it is
-    parsed to a type with room for that, and `converted` checks it.
+    parsed to a type with room for that, and `convert_table` checks it.
     """
     return pa.schema(
         [(column.name, _parsed_type(column.type, formats, is_lenient=is_lenient)) for column in schema]
@@ -56,7 +56,7 @@ def _parsed_type(target: pa.DataType, formats: TimeFormats, *, is_lenient: bool)
     return target
 
 
-def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Table:
+def convert_table(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Table:
     """Convert the table to the types of `schema`, which has the same columns in order; raises `InvalidInput`."""
     columns = [
         convert_column(column, field, formats) for column, field in zip(table.columns, schema, strict=True)
@@ -67,7 +67,7 @@ def converted(table: pa.Table, schema: pa.Schema, formats: TimeFormats) -> pa.Ta
 def unconvertible(
     table: pa.Table, schema: pa.Schema, formats: TimeFormats, most: int | None = None
 ) -> dict[int, str]:
-    """Return the rows that `converted` refuses individually, and why; of each column up to `most`."""
+    """Return the rows that `convert_table` refuses individually, and why; of each column up to `most`."""
     faults: dict[int, str] = {}
     for column, field in zip(table.columns, schema, strict=True):
         found = islice(unconvertible_values(column, field, formats, most), most)

@@ -13,7 +13,7 @@ MAX_INFERRED_COLUMNS: Final = 5_000
 """As many as a query may have; fields at any depth count."""
 
 
-def continued(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
+def extend_columns(base: pa.Schema | None, inferred: pa.Schema) -> pa.Schema:
     """Return the columns of `base`, then those that only `inferred` has, in stored types.
 
     Structs of `base` get the additional fields of `inferred`. Types without any value, such as null, are left out.

@@ -28,7 +28,7 @@ _REFUSES_FINER: Final = ContextVar("_REFUSES_FINER", default=False)
 
 
 @contextmanager
-def finer_times_refused(*, is_on: bool) -> Iterator[None]:
+def refusing_finer_times(*, is_on: bool) -> Iterator[None]:
     """Within this context, raise `InvalidInput` for a time that would be cut, if `is_on`."""
     before = _REFUSES_FINER.set(is_on)
     try:
