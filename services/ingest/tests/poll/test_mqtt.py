@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from odf_testing.certificates import self_signed
@@ -24,6 +24,7 @@ from odf_common.metadata.fetching import (
 )
 from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
 from odf_ingest.poll.fetch import mqtt, mqtt_session
+from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import NOTE, PollSummary
@@ -39,10 +40,17 @@ class Killed(BaseException):
     """As by kill -9: nothing in the process handles it."""
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.15)
-    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.05)
+QUICK = MqttLimits(quiet_seconds=0.15, gap_seconds=0.05)
+
+
+@pytest.fixture
+def poll(poll: Any) -> Any:
+    """Return a function that polls a broker that needs no second for an answer."""
+
+    def run(bench: Any, mqtt: MqttLimits = QUICK, **more: Any) -> PollSummary:
+        return cast("PollSummary", poll(bench, mqtt=mqtt, **more))
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -252,10 +260,9 @@ def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
     bench.blobs.set_note(bench.dataset, NOTE, replace(note, ids=tuple(range(1, 100))).text())
     broker.send(line(1), line(2), qos=2)
     with monkeypatch.context() as patch:
-        patch.setattr(mqtt, "RELEASE_SECONDS", 0.2)
         patch.setattr(mqtt_session.Session, "confirm", lambda *_: None)
         with pytest.raises(SourceUnreachable, match="no answer in time"):
-            polled(poll, bench, POLLS)
+            polled(poll, bench, POLLS, mqtt=replace(QUICK, answer_seconds=0.2))
     polled(poll, bench, 2)
     assert poll(bench) == NOTHING
     assert ids(bench) == [1, 2]
@@ -311,7 +318,7 @@ def test_a_message_with_an_identifier_that_was_released_is_new(
     original = mqtt_session.Session.receive
 
     def receive(session: mqtt_session.Session, seconds: float) -> Packet | None:
-        return given.pop() if given and seconds == mqtt.GAP_SECONDS else original(session, seconds)
+        return given.pop() if given and seconds == QUICK.gap_seconds else original(session, seconds)
 
     monkeypatch.setattr(mqtt_session.Session, "receive", receive)
     monkeypatch.setattr(mqtt._Subscriber, "_confirm", lambda *_: None)
@@ -337,7 +344,6 @@ def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
 def test_at_most_once_is_the_default_and_receives_messages_published_meanwhile(
     make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 2.0)
     keep = mqtt._Subscriber._keep
 
     def subscribed(subscriber: mqtt._Subscriber, note: mqtt._SubscriptionNote) -> None:
@@ -345,7 +351,8 @@ def test_at_most_once_is_the_default_and_receives_messages_published_meanwhile(
         broker.send(line(1), qos=0)
 
     monkeypatch.setattr(mqtt._Subscriber, "_keep", subscribed)
-    assert poll(make_polled(step(broker, None))) == PollSummary(blocks=1, records=1)
+    bench = make_polled(step(broker, None))
+    assert poll(bench, replace(QUICK, quiet_seconds=2.0)) == PollSummary(blocks=1, records=1)
 
 
 def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: MqttBroker) -> None:

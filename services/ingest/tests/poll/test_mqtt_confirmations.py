@@ -4,6 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,12 +12,14 @@ import pytest
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepNdJson
-from odf_ingest.poll.fetch import mqtt, mqtt_session
+from odf_ingest.poll.fetch import mqtt_session
+from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType, confirmation, number_of, split
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
 
 NOTHING = PollSummary()
+QUICK = MqttLimits(quiet_seconds=0.1, gap_seconds=0.03)
 EXACT, LEAST, MOST = MqttQos.ExactlyOnce, MqttQos.AtLeastOnce, MqttQos.AtMostOnce
 PUBREC, PUBREL, PUBCOMP = PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP
 RELEASE_FLAGS = 2
@@ -130,12 +133,6 @@ def release(number: int) -> bytes:
     return bytes(raw)
 
 
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.1)
-    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.03)
-
-
 @pytest.fixture
 def brokers() -> Iterator[list[OneSession]]:
     started: list[OneSession] = []
@@ -148,9 +145,9 @@ def brokers() -> Iterator[list[OneSession]]:
 def poll(poll: Any, brokers: list[OneSession]) -> Any:
     """Return a function that polls a dataset, and returns when its broker has seen all."""
 
-    def run(bench: Any) -> PollSummary:
+    def run(bench: Any, **limits: Any) -> PollSummary:
         try:
-            return cast("PollSummary", poll(bench))
+            return cast("PollSummary", poll(bench, mqtt=replace(QUICK, **limits)))
         finally:
             assert all(broker.is_idle.wait(10) for broker in brokers)
 
@@ -173,18 +170,14 @@ def make_broker(make_polled: Any, brokers: list[OneSession]) -> Callable[..., tu
 
 
 @pytest.fixture
-def unconfirmed(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[OneSession, Any]]:
+def unconfirmed(make_broker: Any, poll: Any) -> Callable[..., tuple[OneSession, Any]]:
     """Return a factory of brokers that do not answer the confirmations of their messages, which are committed."""
 
     def make(*numbers: int) -> tuple[OneSession, Any]:
         broker, bench = make_broker(EXACT, *numbers)
         broker.is_mute = True
-        with monkeypatch.context() as patch:
-            patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-            with pytest.raises(SourceUnreachable, match="no answer in time"):
-                poll(bench)
+        with pytest.raises(SourceUnreachable, match="no answer in time"):
+            poll(bench, answer_seconds=0.1)
         broker.is_mute = False
         broker.confirmed.clear()
         return broker, bench
@@ -243,15 +236,14 @@ def test_a_message_before_the_answer_to_the_subscription_is_read(make_broker: An
 def test_a_message_that_comes_after_a_pause_is_in_the_same_poll(
     make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.5)
     _, bench = make_broker(LEAST, 1)
     original, pauses = mqtt_session.Session.receive, [None]
 
     def receive(session: mqtt_session.Session, seconds: float) -> Packet | None:
-        return pauses.pop() if pauses and seconds == mqtt.GAP_SECONDS else original(session, seconds)
+        return pauses.pop() if pauses and seconds == QUICK.gap_seconds else original(session, seconds)
 
     monkeypatch.setattr(mqtt_session.Session, "receive", receive)
-    assert poll(bench).records == 1
+    assert poll(bench, quiet_seconds=0.5).records == 1
     assert not pauses
 
 
@@ -262,19 +254,17 @@ def test_a_poll_does_not_end_before_a_slow_broker_has_resumed_the_session(
     broker, bench = make_broker(EXACT)
     assert poll(bench) == NOTHING
     broker.waiting = {3: b'{"id":3}'}
-    broker.resume_seconds = 5 * mqtt.QUIET_SECONDS
+    broker.resume_seconds = 5 * QUICK.quiet_seconds
     assert poll(bench).records == 1
 
 
-@pytest.mark.parametrize("seconds", [mqtt.MAX_POLL_SECONDS, 0.3])
+@pytest.mark.parametrize("seconds", [QUICK.poll_seconds, 0.3])
 def test_a_poll_does_not_end_before_a_slow_broker_has_its_confirmations(
     make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     """Otherwise the next connection may overtake them: Mosquitto drops what it has not read of the earlier one."""
-    monkeypatch.setattr(mqtt, "MAX_POLL_SECONDS", seconds)
-    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.4)  # so that the shorter poll has one batch
     broker, bench = make_broker(LEAST, 1, 2)
-    broker.at_confirmation = lambda: time.sleep(5 * mqtt.QUIET_SECONDS)
+    broker.at_confirmation = lambda: time.sleep(5 * QUICK.quiet_seconds)
     close, confirmed = mqtt_session.Session.close, []
 
     def checked(session: mqtt_session.Session) -> None:
@@ -282,19 +272,17 @@ def test_a_poll_does_not_end_before_a_slow_broker_has_its_confirmations(
         close(session)
 
     monkeypatch.setattr(mqtt_session.Session, "close", checked)
-    assert poll(bench).records == 2
+    # The gap is so long that the shorter poll has one batch.
+    assert poll(bench, poll_seconds=seconds, gap_seconds=0.4).records == 2
     assert confirmed == [2]
 
 
-def test_a_broker_that_does_not_answer_a_ping_is_unreachable(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "RELEASE_SECONDS", 0.2)
+def test_a_broker_that_does_not_answer_a_ping_is_unreachable(make_broker: Any, poll: Any) -> None:
     broker, bench = make_broker(EXACT)
     assert poll(bench) == NOTHING
     broker.resume_seconds = 1.0
     with pytest.raises(SourceUnreachable, match="no answer in time"):
-        poll(bench)
+        poll(bench, answer_seconds=0.2)
 
 
 def test_each_message_is_a_block_if_it_is_a_whole_snapshot(make_broker: Any, poll: Any) -> None:
@@ -344,14 +332,10 @@ def test_a_broker_that_has_lost_the_session_is_subscribed_again_and_its_numbers_
     assert broker.waiting == {}
 
 
-def test_a_broker_that_has_forgotten_a_batch_blocks_no_later_poll(
-    unconfirmed: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_that_has_forgotten_a_batch_blocks_no_later_poll(unconfirmed: Any, poll: Any) -> None:
     broker, bench = unconfirmed(1)
     broker.waiting = {}
-    with monkeypatch.context() as patch:
-        patch.setattr(mqtt, "RELEASE_SECONDS", 0.1)
-        assert poll(bench) == NOTHING
+    assert poll(bench, answer_seconds=0.1) == NOTHING
     broker.waiting = {1: b'{"id":11}'}
     assert poll(bench).records == 1
     assert ids(bench) == [1, 11]
@@ -368,25 +352,31 @@ def test_a_batch_larger_than_the_window_of_a_broker_that_repeats_it_is_released_
     assert ids(bench) == [1, 2, 3, 4, 5]
 
 
-def test_a_batch_has_as_many_messages_as_one_may_have(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mqtt, "MAX_MESSAGES", 2)
+def test_a_batch_has_as_many_messages_as_one_may_have(make_broker: Any, poll: Any) -> None:
     broker, bench = make_broker(EXACT, 1, 2, 3, 4, 5)
-    assert poll(bench) == PollSummary(blocks=3, records=5)
+    assert poll(bench, messages=2) == PollSummary(blocks=3, records=5)
     slices = [one.new_data for one in bench.events() if isinstance(one, AddData) and one.new_data]
     assert [one.offset_interval.records for one in slices] == [2, 2, 1]
     assert broker.waiting == {}
 
 
-def test_more_bytes_than_may_wait_for_their_block_are_refused(
-    make_broker: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_bytes_than_may_wait_for_their_block_are_refused(make_broker: Any, poll: Any) -> None:
     size = len(b'{"id":1}')
-    monkeypatch.setattr(mqtt, "MAX_WAITING_BYTES", 2 * size)
     broker, bench = make_broker(LEAST, 1, 2)
-    assert poll(bench).records == 2
+    assert poll(bench, waiting_bytes=2 * size).records == 2
     broker.waiting = dict.fromkeys((1, 2, 3), b'{"id":1}')
     with pytest.raises(SourceRefusedRequest, match=f"more than {2 * size} bytes arrived before"):
-        poll(bench)
+        poll(bench, waiting_bytes=2 * size)
     assert len(bench.rows()) == 2
+
+
+def test_the_usual_limits_suit_a_broker_that_answers_within_seconds() -> None:
+    assert MqttLimits() == MqttLimits(
+        quiet_seconds=1.0,
+        gap_seconds=0.1,
+        poll_seconds=30.0,
+        answer_seconds=10.0,
+        messages=10_000,
+        batch_bytes=16_777_216,
+        waiting_bytes=268_435_456,
+    )

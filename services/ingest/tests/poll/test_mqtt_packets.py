@@ -9,7 +9,7 @@ from odf_common.errors import OdfError
 from odf_common.metadata.events import AddData
 from odf_common.metadata.fetching import FetchStepMqtt, MqttTopicSubscription
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.poll.fetch import mqtt
+from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import NotMqtt, message_of, split
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 
@@ -59,13 +59,9 @@ def test_hostile_brokers_are_errors(
         thread.join()
 
 
-def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
-    make_polled: Any, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(make_polled: Any, poll: Any) -> None:
     payload = b'{"id":1}'
-    monkeypatch.setattr(mqtt, "MAX_BYTES", 2 * len(payload))
-    monkeypatch.setattr(mqtt, "QUIET_SECONDS", 0.05)
-    monkeypatch.setattr(mqtt, "GAP_SECONDS", 0.01)
+    limits = MqttLimits(batch_bytes=2 * len(payload), quiet_seconds=0.05, gap_seconds=0.01)
     message = b"\x00\x01t" + payload
     sent = (
         b"\x20\x02\x00\x00\x90\x03\x00\x01\x00"
@@ -86,7 +82,7 @@ def test_a_batch_ends_once_it_has_as_many_bytes_as_one_may_have(
         topics = (MqttTopicSubscription(path="t"),)
         fetch = FetchStepMqtt(host="127.0.0.1", port=listening.getsockname()[1], topics=topics)
         bench = make_polled(fetch, read=ReadStepNdJson(ddl_schema=("id BIGINT",)))
-        poll(bench)
+        poll(bench, mqtt=limits)
         thread.join()
     slices = [one.new_data for one in bench.events() if isinstance(one, AddData) and one.new_data]
     assert [one.offset_interval.records for one in slices] == [2, 2, 1]

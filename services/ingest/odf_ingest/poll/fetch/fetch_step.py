@@ -24,6 +24,24 @@ CHUNK_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MqttLimits:
+    """Times (seconds) and sizes of polls of an MQTT broker."""
+
+    quiet_seconds: float = 1.0
+    """Without a message, after which a poll ends."""
+    gap_seconds: float = 0.1
+    """Without a message, after which a batch ends: brokers wait for confirmations."""
+    poll_seconds: float = 30.0
+    """After which a poll ends, although more may come."""
+    answer_seconds: float = 10.0
+    """In which a broker answers a PUBREC or a ping, or repeats what it has open."""
+    messages: int = 10_000
+    """Of a batch at most."""
+    batch_bytes: int = 16 << 20
+    waiting_bytes: int = 256 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a poll may use."""
 
@@ -35,6 +53,7 @@ class Limits:
     """Returns whether a dataset's source may run commands, read files and use variables of this node."""
     secrets: Path | None = None
     """A folder that no source may read: the node's keys."""
+    mqtt: MqttLimits = field(default_factory=MqttLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,6 @@ from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketT
 from odf_ingest.poll.fetch.mqtt_session import Broker, Session, connect
 from odf_ingest.poll.polled_position import MQTT, state_of
 
-QUIET_SECONDS: Final = 1.0  # without a message, after which a poll ends
-GAP_SECONDS: Final = 0.1  # without a message, after which a batch ends: brokers wait for confirmations
-MAX_POLL_SECONDS: Final = 30.0  # after which a poll ends, although more may come
-MAX_MESSAGES: Final = 10_000  # of a batch
-MAX_BYTES: Final = 16 << 20  # of a batch
-MAX_WAITING_BYTES: Final = 256 << 20
-RELEASE_SECONDS: Final = 10.0  # in which a broker answers a PUBREC or a ping, or repeats what it has open
 VERSION: Final = 1
 
 
@@ -123,6 +116,7 @@ class _Subscriber:
         self._broker = broker
         self._session = session
         self._context = context
+        self._limits = context.limits.mqtt
         self._note = _SubscriptionNote.parse(context.note.read())
         self._before = context.position.last
         self._received = MqttProgress.parse(self._before)
@@ -151,7 +145,7 @@ class _Subscriber:
                 self._add_waiting(message)
             self._keep(replace(self._note, client=self._client))
         self._ping()
-        until = time.monotonic() + MAX_POLL_SECONDS
+        until = time.monotonic() + self._limits.poll_seconds
         while time.monotonic() < until and (messages := self._collect()):
             yield self._as_fetched(messages)
             self._confirm(messages)
@@ -159,9 +153,9 @@ class _Subscriber:
 
     def _await_pings(self) -> None:
         """Return when the broker has read all confirmations; messages that arrive now are left to the next poll."""
-        until = time.monotonic() + RELEASE_SECONDS
+        until = time.monotonic() + self._limits.answer_seconds
         while self._pings and time.monotonic() < until:
-            packet = self._session.receive(GAP_SECONDS)
+            packet = self._session.receive(self._limits.gap_seconds)
             self._pings -= packet is not None and packet.kind is PacketType.PINGRESP
 
     def _collect(self) -> list[Message]:
@@ -170,16 +164,18 @@ class _Subscriber:
         If the connection ended before, Mosquitto would send messages again: those that it has released, if it resumes
         the session, and those whose confirmations it has not read when the next connection begins.
         """
-        most = 1 if self._context.takes_whole_batches else MAX_MESSAGES
+        most = 1 if self._context.takes_whole_batches else self._limits.messages
         started = time.monotonic()
-        while len(self._waiting) < most and self._size < MAX_BYTES:
+        while len(self._waiting) < most and self._size < self._limits.batch_bytes:
             self._context.require_wanted()
-            packet = self._session.receive(GAP_SECONDS)
+            packet = self._session.receive(self._limits.gap_seconds)
             if packet is not None:
                 self._handle(packet)
-            elif self._waiting or (not self._pings and time.monotonic() - started > QUIET_SECONDS):
+            elif self._waiting or (
+                not self._pings and time.monotonic() - started > self._limits.quiet_seconds
+            ):
                 break
-            elif time.monotonic() - started > RELEASE_SECONDS:
+            elif time.monotonic() - started > self._limits.answer_seconds:
                 raise TimeoutError
         messages, self._waiting = self._waiting[:most], self._waiting[most:]
         self._size = sum(len(message.payload) for message in self._waiting)
@@ -199,8 +195,10 @@ class _Subscriber:
     def _add_waiting(self, message: Message) -> None:
         self._waiting.append(message)
         self._size += len(message.payload)
-        if self._size > MAX_WAITING_BYTES:
-            raise NotMqtt(text=f"more than {MAX_WAITING_BYTES} bytes arrived before they could be committed")
+        if self._size > self._limits.waiting_bytes:
+            raise NotMqtt(
+                text=f"more than {self._limits.waiting_bytes} bytes arrived before they could be committed"
+            )
 
     def _as_fetched(self, messages: Sequence[Message]) -> FetchedMessages:
         number = max(self._received.number, self._note.used) + 1
@@ -243,10 +241,10 @@ class _Subscriber:
         """
         free = set(self._note.ids) if batch.number == self._note.released + 1 else set()
         waiting, released = set(batch.ids) - free, set[int]()
-        until = time.monotonic() + RELEASE_SECONDS
+        until = time.monotonic() + self._limits.answer_seconds
         while len(released) < len(waiting):
             self._context.require_wanted()
-            packet = self._session.receive(GAP_SECONDS)
+            packet = self._session.receive(self._limits.gap_seconds)
             if packet is not None and packet.kind is PacketType.PUBREL and number_of(packet) in waiting:
                 released.add(number_of(packet))
             elif packet is not None and _is_among(packet, waiting):
@@ -258,7 +256,7 @@ class _Subscriber:
                 self._keep(replace(self._note, released=batch.number - 1, ids=tuple(sorted(free))))
                 self._complete(released)
                 waiting, released = waiting - released, set()
-                until = time.monotonic() + RELEASE_SECONDS
+                until = time.monotonic() + self._limits.answer_seconds
             if not released and time.monotonic() > until:
                 return False
         self._keep(replace(self._note, released=batch.number, ids=()))
