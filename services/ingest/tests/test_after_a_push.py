@@ -1,6 +1,5 @@
 """After any push that is accepted, a dataset can still be ingested, derived and verified, and no message is skipped."""
 
-import json
 import string
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -8,14 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import pyarrow as pa
 import yaml
 from hypothesis import currently_in_test_context, example, given, note, settings
 from hypothesis import strategies as st
 from odf_testing.builders import a_polling_source, a_push_source, a_step, some_result
-from odf_testing.coordinator import DATA, Coordinator
+from odf_testing.coordinator import DATA
+from odf_testing.ingest_node import IngestNode
 from odf_testing.manifests import derivative, root
 from odf_testing.profiles import examples
 from structlog.testing import capture_logs
@@ -24,13 +24,11 @@ from odf_common.chain.add_data import add_data_event
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
-from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import ChainRuleViolated, InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import (
     AddData,
     AttachmentEmbedded,
@@ -49,16 +47,8 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine
 from odf_common.service.request_reply import Replies
-from odf_coordinator.api.bus_handlers import Commands
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals, position_of
-from odf_ingest.commit.file_commit import FileCommit
+from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.prepare.preprocess import Preprocessor
 from odf_sync.transfer.push.accept import Acceptance, PushedChain
 from odf_verifier.targets import targets
 from odf_verifier.verification import Scope, Verdict, Verifier
@@ -69,22 +59,14 @@ FORGED: Final = READ.with_topic("t", TopicPosition(topic_id="a", next={0: 8})).t
 EventOn = Callable[["Node", ChainState], tuple[KnownEvent, ...]]
 
 
-class Node(Coordinator):
+class Node(IngestNode):
     """A node with a root whose source has read two messages, a derivative of it, and a root without data."""
 
     def __init__(self, home: Path, pool: ThreadPoolExecutor) -> None:
-        super().__init__(home=home)
+        super().__init__(home, pool)
         columns = ["event_time TIMESTAMP", "city STRING"]
         read = derivative("copy", {"cities": "cities"}, "SELECT event_time, city FROM cities")
         self.add(*(yaml.safe_dump(one) for one in (root("cities", columns), root("empty", columns), read)))
-        drafter = Drafter(self.blobs, self.clock, block_version=3, is_signed=False)
-        proposals = Proposals(cast("Replies", self))
-        self.queues = CommitQueues(
-            self.blobs, self.states, BatchCommitter(self.states, drafter, proposals), Pools.shared(pool)
-        )
-        self.preparer = Preparer(Preprocessor(cast("Engine", self.engine), self.blobs.scratch))
-        self.rejecting = RejectPolicy(cast("Any", self.bus), self.blobs)
-        self._commands = Commands(committer=self.committer, importer=self.importer).handle
         self.commit_record("cities", "Oslo")
         known = self.find("cities")
         position = add_data_event(
@@ -93,17 +75,8 @@ class Node(Coordinator):
         self.propose(known, [position])
         self.work()
 
-    def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        del topic, timeout
-        (outgoing,) = self._commands(envelope(dataset, body))
-        return outgoing.envelope
-
     def commit_record(self, ref: str, city: str) -> None:
-        file = self.home / "batch"
-        file.write_text(json.dumps({"event_time": "2026-01-01T00:00:00Z", "city": city}) + "\n")
-        batch = FileBatch(file=file, event_time=self.clock.now(), key=str(self.clock.now()))
-        work = FileCommit("default", batch, self.preparer, self.rejecting, lambda: True)
-        assert work.commit(self.queues, self.find(ref).id).count == 1
+        self.ingest_row(ref, {"event_time": "2026-01-01T00:00:00Z", "city": city})
 
     def verdict(self, ref: str) -> str:
         verifier = Verifier(self.node_datasets, cast("Engine", self.engine), self.home)

@@ -1,37 +1,23 @@
 """The schema that a root gets before its first record is the one that its first slice has."""
 
-import json
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from odf_testing.coordinator import Coordinator
+from odf_testing.ingest_node import IngestNode
 from odf_testing.manifests import Manifest, root
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
-from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.data.slices import slice_schema
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetDataSchema
-from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
-from odf_common.service.request_reply import Replies
-from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.definitions.first_schemas import FirstSchemas
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
-from odf_ingest.commit.file_commit import FileCommit
-from odf_ingest.commit.rejects import RejectPolicy
-from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.prepare.batch import FileBatch
-from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.prepare.preprocess import Preprocessor
 
 # DDL of a column, and a value of it.
 TYPES: Final[Mapping[str, object]] = {
@@ -51,32 +37,14 @@ TYPES: Final[Mapping[str, object]] = {
 MERGES: Final = ("Append", "Ledger", "Snapshot", "ChangelogStream", "UpsertStream")
 
 
-class Node(Coordinator):
-    """A coordinator, and an ingest that proposes to it."""
+class Node(IngestNode):
+    """A node that declares the schemas of first slices."""
 
     def __init__(self, home: Path, pool: ThreadPoolExecutor, *, is_signed: bool) -> None:
-        super().__init__(home=home)
+        super().__init__(home, pool, is_signed=is_signed)
         self.schemas = FirstSchemas(
             datasets=self.datasets, committer=self.committer, engine=self.engine, is_signed=is_signed
         )
-        drafter = Drafter(self.blobs, self.clock, block_version=3, is_signed=is_signed)
-        batches = BatchCommitter(self.states, drafter, Proposals(cast("Replies", self)))
-        self.queues = CommitQueues(self.blobs, self.states, batches, Pools.shared(pool))
-        self.preparer = Preparer(Preprocessor(cast("Engine", self.engine), self.blobs.scratch))
-        self._commands = Commands(committer=self.committer, importer=self.importer).handle
-
-    def request(self, topic: str, dataset: DatasetId, body: Body, *, timeout: float) -> Envelope | None:
-        del topic, timeout
-        (outgoing,) = self._commands(envelope(dataset, body))
-        return outgoing.envelope
-
-    def ingest_row(self, ref: str, row: Mapping[str, object]) -> None:
-        file = self.home / "batch"
-        file.write_text(json.dumps(row) + "\n")
-        batch = FileBatch(file=file, event_time=self.clock.now(), key=ref)
-        policy = RejectPolicy(cast("Any", self.bus), self.blobs)
-        work = FileCommit("default", batch, self.preparer, policy, lambda: True)
-        assert work.commit(self.queues, self.find(ref).id).count == 1
 
     def schemas_of(self, ref: str) -> list[object]:
         """Return the schemas that a chain declares, and those of its slices."""
