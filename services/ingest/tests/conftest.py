@@ -169,6 +169,18 @@ class Bench:
         """Return the offsets of dead letters, and why they are dead."""
         return [(letter.offset, letter.reason) for letter in self.coordinator.letters]
 
+    def record_slice_reads(self) -> list[Multihash]:
+        """Return the list of slices that are read for merging from now on."""
+        history, read = self.queues.queue(self.dataset).history, list[Multihash]()
+        path = history._slice_path
+
+        def recorded(name: Multihash) -> Path:
+            read.append(name)
+            return path(name)
+
+        history._slice_path = recorded
+        return read
+
     def rejected_messages(self, letters: StoredLetters) -> RejectedMessages:
         """Return the object that lists and retries rejected messages and rows."""
         return RejectedMessages(

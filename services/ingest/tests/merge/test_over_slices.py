@@ -143,28 +143,20 @@ def test_a_restart_reads_the_last_slice_and_without_an_index_each_slice_once(
     make_bench: Any, strategy: Callable[..., MergeStrategy]
 ) -> None:
     bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
-    read: list[Multihash] = []
 
-    def restart() -> None:
+    def restart() -> list[Multihash]:
         bench.queues.forget(bench.dataset)
-        history = bench.queues.queue(bench.dataset).history
-        path: Callable[[Multihash], Path] = history._slice_path
+        read: list[Multihash] = bench.record_slice_reads()
+        return read
 
-        def counted(name: Multihash) -> Path:
-            read.append(name)
-            return path(name)
-
-        history._slice_path = counted
-
-    restart()
+    read = restart()
     for number in range(6):
         push(bench, a_table(a=list(range(number + 1))))
     assert read == []
-    restart()
+    read = restart()
     push(bench, a_table(a=list(range(7))))
     assert len(read) == 1
-    restart()
-    read.clear()
+    read = restart()
     shutil.rmtree(bench.blobs.index_folder(bench.dataset))
     push(bench, a_table(a=list(range(8))))
     assert len(read) == len(set(read)) == 7

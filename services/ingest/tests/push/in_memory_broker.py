@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -173,10 +173,19 @@ class Running:
             time.sleep(0.005)
 
     def drain(self) -> None:
+        for _ in self.drains.wait(self.entry):
+            pass
+
+    def ingest(self, messages: Sequence[bytes | None]) -> None:
+        """Publish messages, and return once they are committed."""
+        self.broker.logs[TOPIC, 0] += messages
+        self.drain()
+
+    @property
+    def entry(self) -> CatalogEntry:
         entry = self.catalog.by_alias("a")
         assert entry is not None
-        for _ in self.drains.wait(entry):
-            pass
+        return entry
 
     def ask(self, action: Callable[[], None]) -> None:
         done = threading.Event()

@@ -16,7 +16,6 @@ from odf_ingest.source_settings import SourceSettings, save_settings
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .test_control import control
-from .test_topics_of_others import entry
 
 ARROW = {"messageFormat": "arrow"}
 
@@ -35,7 +34,7 @@ def read_from_start(bench: Any, **more: str) -> None:
 
 def read_as(node: Running, name: str) -> None:
     """Change the format, which is in effect on return."""
-    control(node).change(entry(node), "", {"messageFormat": name})
+    control(node).change(node.entry, "", {"messageFormat": name})
     assert node.reader.sources[Key(node.bench.dataset, "default")].columns.value_format == name
 
 
@@ -43,8 +42,7 @@ def test_each_message_is_a_batch_of_records(make_bench: Any, broker: Broker) -> 
     bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
     with running(bench, broker) as node:
         read_as(node, "arrow")
-        broker.logs[TOPIC, 0] += [ipc(id=[1, 2]), b"junk", ipc(id=["x"]), ipc(id=[3])]
-        node.drain()
+        node.ingest([ipc(id=[1, 2]), b"junk", ipc(id=["x"]), ipc(id=[3])])
         assert node.ids == [1, 2, 3]
     assert [one.reason.split(": ")[0] for one in bench.coordinator.letters] == ["is not Arrow data", "row 1"]
     reason = bench.coordinator.letters[1].reason
@@ -61,8 +59,7 @@ def test_bad_rows_of_a_message_are_dead_letters_that_are_read_again(make_bench: 
     read_from_start(bench, finerTimes="refuse")
     with running(bench, broker) as node:
         finer = pa.array([1001, 2001, None], pa.timestamp("us", "UTC"))
-        broker.logs[TOPIC, 0] += [ipc(id=[1]), ipc(id=[2, None]), ipc(id=[3, 4, 5], at=finer), ipc(id=[6])]
-        node.drain()
+        node.ingest([ipc(id=[1]), ipc(id=[2, None]), ipc(id=[3, 4, 5], at=finer), ipc(id=[6])])
         assert node.ids == [1, 2, 5, 6]
         is_null = "column id: null is not allowed; a value of BIGINT is required"
         reasons = [one.reason.partition("Z'")[0] for one in bench.coordinator.letters]
@@ -73,13 +70,12 @@ def test_bad_rows_of_a_message_are_dead_letters_that_are_read_again(make_bench: 
         ]
         rejected = bad_rows(node)
         assert [one.location for one in bench.open_letters(rejected)] == ["row/0", "row/1", "row/2"]
-        control(node).change(entry(node), "", {"finerTimes": "cut"})
+        control(node).change(node.entry, "", {"finerTimes": "cut"})
         settled = rejected.retry(bench.dataset, [])
         assert (settled.count, settled.unfit, settled.open) == (2, 1, 1)
         assert settled.why == is_null
         assert node.ids == [1, 2, 5, 6, 3, 4]
-        broker.logs[TOPIC, 0] += [ipc(id=[7, None])]
-        node.drain()
+        node.ingest([ipc(id=[7, None])])
         assert [one.location for one in bench.open_letters(rejected)] == ["row/0", "row/3"]
 
 
@@ -95,7 +91,7 @@ def test_a_message_with_a_bad_row_stops_a_source_that_is_to_stop_and_is_skipped_
         ):
             node.drain()
         assert node.ids == [1]
-        assert control(node).skip(entry(node), "").skipped == (0, 1)
+        assert control(node).skip(node.entry, "").skipped == (0, 1)
         node.drain()
         assert node.ids == [1, 3]
         (letter,) = bench.open_letters(bad_rows(node))
@@ -128,14 +124,11 @@ def test_bad_rows_of_a_message_are_not_left_out_of_a_snapshot_or_in_excess(
 def test_the_format_changes_while_the_topic_is_read(make_bench: Any, broker: Broker) -> None:
     bench = make_bench(None, ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING")))
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         read_as(node, "arrow")
-        broker.logs[TOPIC, 0] += [ipc(id=[2])]
-        node.drain()
+        node.ingest([ipc(id=[2])])
         read_as(node, "source")
-        broker.logs[TOPIC, 0] += [message(3)]
-        node.drain()
+        node.ingest([message(3)])
         assert node.ids == [1, 2, 3]
     assert bench.coordinator.letters == []
 
@@ -159,8 +152,8 @@ def test_columns_of_messages_and_a_registry_cannot_be_combined_with_it(
 ) -> None:
     with running(make_bench(), broker) as node:
         with pytest.raises(InvalidInput, match="each message of this source is a whole batch"):
-            control(node).change(entry(node), "", ARROW | {"keyColumns": "id"})
+            control(node).change(node.entry, "", ARROW | {"keyColumns": "id"})
         with pytest.raises(InvalidInput, match="messageFormat: Arrow has its schema itself"):
-            control(node).change(entry(node), "", ARROW | {"schemaRegistry": "http://127.0.0.1:1"})
+            control(node).change(node.entry, "", ARROW | {"schemaRegistry": "http://127.0.0.1:1"})
         with pytest.raises(InvalidInput, match="messageFormat: expected one of source, arrow, got 'avro'"):
-            control(node).change(entry(node), "", {"messageFormat": "avro"})
+            control(node).change(node.entry, "", {"messageFormat": "avro"})

@@ -172,14 +172,7 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     history = bench.queues.queue(bench.dataset).history
     with pytest.raises(kept_index.IndexBehind):
         history.current(bench.state, KEY, None)
-    read = list[Multihash]()
-    path: Callable[[Multihash], Path] = history._slice_path
-
-    def counted(name: Multihash) -> Path:
-        read.append(name)
-        return path(name)
-
-    history._slice_path = counted
+    read = bench.record_slice_reads()
     bench.queues.catch_up(bench.dataset, "default")
     assert len(read) == 2, "the first was read before"
     assert history.current(bench.state, KEY, None).column("id").to_pylist() == [0, 1, 2]

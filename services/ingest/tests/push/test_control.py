@@ -48,15 +48,11 @@ def stop(node: Running) -> SourceStopped:
 
 
 def resume(node: Running, start: str = "") -> Any:
-    entry = node.catalog.by_alias("a")
-    assert entry is not None
-    return control(node).resume(entry, "", start)
+    return control(node).resume(node.entry, "", start)
 
 
 def skip(node: Running) -> Any:
-    entry = node.catalog.by_alias("a")
-    assert entry is not None
-    done = control(node).skip(entry, "")
+    done = control(node).skip(node.entry, "")
     return done.source, done.skipped
 
 
@@ -69,8 +65,7 @@ def test_a_topic_that_was_replaced_is_accepted_from_the_given_position(
 ) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1), message(2)]
-        node.drain()
+        node.ingest([message(1), message(2)])
         before = bench.state
         broker.make(TOPIC)
         broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
@@ -135,35 +130,30 @@ def test_a_topic_that_ends_before_the_position_is_accepted(make_bench: Any, brok
     with running(bench, broker) as node:
         assert stop(node).reason == "PositionBeyondEnd"
         resume(node, "latest")
-        broker.logs[TOPIC, 0] += [message(9)]
-        node.drain()
+        node.ingest([message(9)])
         assert node.ids == [1, 2, 3, 9]
 
 
 def test_a_topic_that_was_deleted_is_created_again(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.drop(TOPIC)
         assert stop(node).reason == "TopicGone"
         resume(node, "earliest")
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.drain()
+        node.ingest([message(2)])
         assert node.ids == [1, 2]
 
 
 def test_a_cause_that_was_repaired_externally_needs_no_new_position(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         was, head = broker.ids.pop(TOPIC), bench.state.head
         assert stop(node).reason == "TopicGone"
         broker.ids[TOPIC] = was
         resume(node)
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.drain()
+        node.ingest([message(2)])
         assert node.ids == [1, 2]
         assert [one for one in bench.events() if isinstance(one, AddData)][-1].prev_offset == 0
         assert bench.state.head != head
@@ -175,8 +165,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
 ) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1), message(2)]
-        node.drain()
+        node.ingest([message(1), message(2)])
         # No patrol inspects the topic in the meantime.
         monkeypatch.setattr(node.owned._schedule, "_patrol", lambda _: None)
         broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
@@ -188,8 +177,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
         with pytest.raises(InvalidInput, match="got 'nonsense'"):
             resume(node, "nonsense")
         resume(node, "earliest")
-        broker.logs[TOPIC, 0] += [message(7)]
-        node.drain()
+        node.ingest([message(7)])
         assert node.ids == [1, 2, 7]
 
 
@@ -197,8 +185,7 @@ def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
 def test_an_invalid_start_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.make(TOPIC)
         stop(node)
         with pytest.raises(InvalidInput, match="earliest, latest, keep or an offset"):
@@ -209,8 +196,7 @@ def test_an_invalid_start_is_refused(make_bench: Any, broker: Broker, start: str
 def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         for start in ("", "earliest"):
             with pytest.raises(Refused, match="reading: there is nothing to resume"):
                 resume(node, start)
@@ -224,8 +210,7 @@ def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench:
 def test_a_source_that_no_message_stops_has_none_to_be_skipped(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.make(TOPIC)
         stop(node)
         with pytest.raises(Refused, match="odf source resume a --source default"):
@@ -360,8 +345,7 @@ def test_a_start_may_be_given_for_each_partition(make_bench: Any, broker: Broker
     bench = make_bench()
     broker.make(TOPIC, 2)
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.make(TOPIC, 2)
         broker.logs[TOPIC, 0] += [message(number) for number in (7, 8)]
         broker.logs[TOPIC, 1] += [message(number) for number in (10, 11, 12)]

@@ -20,10 +20,8 @@ def test_a_source_that_another_instance_reads_is_resumed_by_that_instance(
     bench = make_bench()
     with running(bench, broker) as node:
         asked, _ = instances(node)
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        entry = node.entry
+        node.ingest([message(1)])
         with pytest.raises(Refused, match="is reading: there is nothing to resume"):
             asked.resume(entry, "", "earliest")
         broker.make(TOPIC)
@@ -47,10 +45,8 @@ def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
         if is_here:
             assert wire.owner is not None
             asked, wire.owner = wire.owner, None  # no instance is left to answer
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        entry = node.entry
+        node.ingest([message(1)])
         broker.make(TOPIC)
         broker.logs[TOPIC, 0] += [message(7)]
         stop(node)
@@ -73,8 +69,7 @@ def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_insta
     broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
     with running(bench, broker) as node:
         asked, _ = instances(node)
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         stop(node)
         assert asked.skip(entry, "") == ResumeResult(source="default", topic=TOPIC, skipped=(0, 5))
         node.wait(lambda: len(node.ids) == 9)
@@ -87,8 +82,7 @@ def test_an_instance_that_does_not_answer_is_reported_as_unreachable(
     with running(make_bench(), broker) as node:
         asked, wire = instances(node)
         owner, wire.owner = wire.owner, None
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         assert owner is not None
         with pytest.raises(Unavailable, match="the instance of ingest that reads the source"):
             asked.resume(entry, "", "")

@@ -107,8 +107,7 @@ def test_pairs_that_follow_on_each_other_are_committed_though_each_is_cut_by_tim
         for number in range(5):
             broker.logs[TOPIC, 0] += [message(FROM, number, "a")]
             node.wait(lambda: waits(node))
-            broker.logs[TOPIC, 0] += [message(TO, number, "b")]
-            node.drain()
+            node.ingest([message(TO, number, "b")])
         assert bench.values("op", "id")[5:] == [(op, number) for number in range(5) for op in (FROM, TO)]
 
 
@@ -168,8 +167,7 @@ def test_a_backlog_gets_through_if_records_come_from_a_query(
     broker.logs[TOPIC, 0] += [message(FROM, 99)]
     with running(bench, broker, 300) as node:
         node.wait(lambda: waits(node) and len(bench.rows()) == 61 + 120 + 2 * (60 // apart))
-        broker.logs[TOPIC, 0] += [message(TO, 99)]
-        node.drain()
+        node.ingest([message(TO, 99)])
     rows = [row for row in bench.values("op", "id") if row[0] != ADD]
     assert rows[1::2] == [(TO, key) for _, key in rows[::2]]
     assert sorted(rows[::2]) == [(FROM, key) for key in [*range(60), 99]]
@@ -221,8 +219,7 @@ def test_an_invalid_record_is_a_dead_letter_once_though_its_batch_waits(
         broker.logs[TOPIC, 0] += [b"rubbish"]
         node.wait(lambda: next_of(node) == {0: 4} and waits(node))
         assert [letter.offset for letter in bench.coordinator.letters] == [0]
-        broker.logs[TOPIC, 0] += [message(TO, 1)]
-        node.drain()
+        node.ingest([message(TO, 1)])
     assert [letter.offset for letter in bench.coordinator.letters] == [0, 2, 3]
     assert bench.values("op", "id")[1:] == [(FROM, 1), (TO, 1)]
 
@@ -237,8 +234,7 @@ def test_halves_in_one_of_several_partitions_wait_as_well(make_bench: Any) -> No
         broker.logs[TOPIC, 0] += [message(ADD, 2), message(FROM, 2)]
         node.wait(lambda: (2,) in bench.values("id"))
         broker.logs[TOPIC, 1] += [message(TO, 1)]
-        broker.logs[TOPIC, 0] += [message(TO, 2)]
-        node.drain()
+        node.ingest([message(TO, 2)])
     assert sorted(bench.values("op", "id")[1:]) == [(ADD, 2), (FROM, 1), (FROM, 2), (TO, 1), (TO, 2)]
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 3, 1: 2}
 
@@ -247,8 +243,7 @@ def test_a_source_that_waits_notices_a_reset_and_that_it_is_disabled(make_bench:
     bench = a_bench(make_bench)
     before = bench.state.head
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(ADD, 1)]
-        node.drain()
+        node.ingest([message(ADD, 1)])
         broker.logs[TOPIC, 0] += [message(FROM, 1)]
         node.wait(lambda: waits(node))
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)

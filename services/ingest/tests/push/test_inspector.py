@@ -173,11 +173,9 @@ def test_a_dataset_that_was_renamed_continues_under_its_new_name(make_bench: Any
     broker = Broker()
     broker.make(TOPIC)
     with running(make_bench(), broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         key = Key(node.bench.dataset, "default")
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         node.catalog.rename("a", replace(entry, alias="b"))
         node.ask(lambda: node.owned.inspect(node.bench.dataset, "b"))
         node.wait(lambda: node.reader.sources[key].alias == "b")

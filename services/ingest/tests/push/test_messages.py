@@ -1,8 +1,6 @@
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import UTC, datetime, time
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,7 +19,6 @@ from odf_common.dataset.open_rejects import (
     source_progress,
 )
 from odf_common.errors import Refused, Unavailable
-from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DisablePushSource, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv, ReadStepJson, ReadStepNdJson
@@ -69,14 +66,7 @@ def test_a_batch_that_is_in_the_chain_is_not_repeated(make_bench: Any) -> None:
 def test_a_slice_that_was_just_written_is_not_read_by_the_next_batch(make_bench: Any) -> None:
     bench = make_bench(LEDGER)
     commit_messages(bench, a_message_batch({0: [message(1)]}))
-    history, read = bench.queues.queue(bench.dataset).history, list[Multihash]()
-    path: Callable[[Multihash], Path] = history._slice_path
-
-    def counted(name: Multihash) -> Path:
-        read.append(name)
-        return path(name)
-
-    history._slice_path = counted
+    read = bench.record_slice_reads()
     for number in (2, 3):
         commit_messages(bench, a_message_batch({0: [message(number)]}, start={0: number - 1}))
     assert [row["id"] for row in bench.rows()] == [1, 2, 3]

@@ -41,8 +41,7 @@ def test_messages_in_the_topic_are_committed_in_order_and_once(make_bench: Any, 
     broker.logs[TOPIC, 0] += [message(number) for number in range(500)]
     with running(bench, broker) as node:
         node.drain()
-        broker.logs[TOPIC, 0] += [message(number) for number in range(500, 800)]
-        node.drain()
+        node.ingest([message(number) for number in range(500, 800)])
         assert node.ids == list(range(800))
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 800}
 
@@ -154,8 +153,7 @@ def test_another_writer_of_the_chain_is_harmless(make_bench: Any, broker: Broker
     bench = make_bench(LEDGER)
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))] * 1
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(number) for number in range(100)]
-        node.drain()
+        node.ingest([message(number) for number in range(100)])
         assert node.ids == list(range(100))
 
 
@@ -164,8 +162,7 @@ def test_a_recreated_topic_stops_the_source_and_nothing_of_it_is_taken(
 ) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1), message(2)]
-        node.drain()
+        node.ingest([message(1), message(2)])
         broker.make(TOPIC)
         broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
         node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
@@ -179,8 +176,7 @@ def test_a_deleted_topic_stops_the_source_with_the_command_that_helps(
 ) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.drop(TOPIC)
         with pytest.raises(SourceStopped, match=f"its topic is gone: {TOPIC}") as stopped:
             node.drain()
@@ -202,8 +198,7 @@ def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, bro
 def test_a_fault_of_the_partition_triggers_an_inspection(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         broker.faults = {(TOPIC, 0): "hiccup"}
         node.wait(lambda: not broker.faults)
         broker.logs[TOPIC, 0] += [message(2)]

@@ -31,7 +31,6 @@ from odf_ingest.source_settings import SourceSettings, save_settings
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .test_control import control
 from .test_message_columns import messages
-from .test_topics_of_others import entry
 
 OTHER = "odf.push.a.other"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
@@ -268,7 +267,7 @@ def test_a_source_whose_registry_has_moved_continues_with_its_new_address(
         node.wait(lambda: "with status 503" in why(node, "other"))
         advice = node.owned.stuck()[Key(bench.dataset, "other")].advice()
         assert "`odf source set DATASET KEY=VALUE` (schemaRegistry," in advice
-        control(node).change(entry(node), "other", {"schemaRegistry": moved.url})
+        control(node).change(node.entry, "other", {"schemaRegistry": moved.url})
         node.wait(lambda: node.ids == [11])
         node.wait(lambda: node.owned.stuck() == {})
 

@@ -98,8 +98,7 @@ def test_bad_rows_of_a_message_that_is_a_shapefile_are_dead_letters_too(
 ) -> None:
     bench = make_bench(None, ReadStepEsriShapefile(ddl_schema=SHAPES))
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [a_shapefile((1, ""), (2, "soon")), b"junk", a_shapefile((3, ""))]
-        node.drain()
+        node.ingest([a_shapefile((1, ""), (2, "soon")), b"junk", a_shapefile((3, ""))])
         assert node.ids == [1, 3]
         assert [one.reason for one in bench.coordinator.letters] == [
             f"message 0/0 of topic {TOPIC}, record 2: column day: 'soon' {NO_DAY}",

@@ -109,11 +109,9 @@ def test_a_source_whose_chain_has_not_changed_stays_stopped(
 def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         before = bench.state.head
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.drain()
+        node.ingest([message(2)])
         bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
         node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
         node.wait(lambda: node.ids == [1, 2])

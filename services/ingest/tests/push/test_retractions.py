@@ -56,8 +56,7 @@ def drained(bench: Any, broker: Broker, *batches: Sequence[dict[str, object]]) -
     """Read each batch after the one before is committed."""
     with running(bench, broker) as node:
         for rows in batches:
-            broker.logs[TOPIC, 0] += messages(rows)
-            node.drain()
+            node.ingest(messages(rows))
 
 
 @pytest.mark.parametrize("is_apart", [False, True])

@@ -18,10 +18,8 @@ from .test_control import control, instances
 def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1), message(2)]
-        node.drain()
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        node.ingest([message(1), message(2)])
+        entry = node.entry
         made = control(node)
         assert made.change(entry, "", {"badRecords": "stop"}) == "default"
         (view,) = made.show(entry)
@@ -39,8 +37,7 @@ def test_settings_are_shown_and_changed(make_bench: Any, broker: Broker) -> None
 
 def test_partitions_and_retention_change_the_sources_own_topic(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         made = control(node)
         made.change(entry, "", {"partitions": "3", "retention": "7d"})
         assert (broker.partitions(TOPIC), broker.kept) == (3, {TOPIC: 7 * 24 * 3_600_000})
@@ -60,8 +57,7 @@ def test_partitions_are_changed_without_retention_and_retention_without_partitio
 ) -> None:
     broker.make(TOPIC, 2)  # by an administrator: the settings do not know it
     with running(make_bench(), broker) as node:
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         control(node).change(entry, "", {"retention": "7d"})
         assert (broker.partitions(TOPIC), broker.kept) == (2, {TOPIC: 7 * 24 * 3_600_000})
         broker.kept.clear()
@@ -87,8 +83,7 @@ def test_a_source_that_another_instance_reads_is_shown_with_its_position(
     make_bench: Any, broker: Broker
 ) -> None:
     with running(make_bench(), broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         entry, other = node.catalog.by_alias("a"), instances(node)[0].owned
         assert entry is not None
         (view,) = control(node, owned=other).show(entry)
@@ -119,8 +114,7 @@ def test_a_source_whose_topic_cannot_be_described_says_why_and_is_not_read_elsew
 
 def test_external_topics_keep_their_partitions_and_retention(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         broker.make("shop")
         made = control(node)
         made.change(entry, "", {"topics": "shop"})
@@ -134,8 +128,7 @@ def test_a_schema_registry_is_refused_for_a_source_that_could_not_be_read_with_i
     make_bench: Any, broker: Broker
 ) -> None:
     with running(make_bench(None, ReadStepCsv(ddl_schema=("id BIGINT",))), broker) as node:
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         with pytest.raises(InvalidInput, match="this one has Csv"):
             control(node).change(entry, "", {"schemaRegistry": "http://registry"})
 
@@ -144,8 +137,7 @@ def test_a_changed_setting_takes_effect_at_once(make_bench: Any, broker: Broker)
     bench = make_bench()
     with serving_registry() as registry, running(bench, broker) as node:
         registry.add(1, "{}", kind="JSON")
-        entry = node.catalog.by_alias("a")
-        assert entry is not None
+        entry = node.entry
         made = control(node)
         made.change(entry, "", {"schemaRegistry": "http://127.0.0.1:1"})
         broker.logs[TOPIC, 0] += [framed(1, message(1))]

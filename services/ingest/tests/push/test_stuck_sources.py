@@ -398,8 +398,7 @@ def test_a_stopped_source_whose_topic_cannot_be_described_stays_stopped(
 ) -> None:
     bench = make_bench()
     with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.drain()
+        node.ingest([message(1)])
         head = bench.state.head
         broker.make(TOPIC)
         stop(node)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
-from odf_common.ports.store import CatalogEntry
 from odf_ingest.errors import NoTopic, SourceStopped
 from odf_ingest.push.batches.kafka_clients import KafkaClients
 from odf_ingest.push.lifecycle.state_machine import Phase
@@ -16,18 +15,12 @@ from .test_control import control
 from .test_source import a_source
 
 
-def entry(node: Running) -> CatalogEntry:
-    found = node.catalog.by_alias("a")
-    assert found is not None
-    return found
-
-
 def numbers(node: Running) -> list[int]:
     return sorted(map(int, map(str, node.ids)))
 
 
 def read(node: Running, topics: str, **settings: str) -> None:
-    control(node).change(entry(node), "", {"topics": topics, **settings})
+    control(node).change(node.entry, "", {"topics": topics, **settings})
 
 
 def fill(broker: Broker, topic: str, *numbers: int) -> None:
@@ -37,7 +30,7 @@ def fill(broker: Broker, topic: str, *numbers: int) -> None:
 
 
 def shown(node: Running) -> dict[str, tuple[str, int | None]]:
-    return {one.topic: (one.state, one.waiting) for one in control(node).show(entry(node))}
+    return {one.topic: (one.state, one.waiting) for one in control(node).show(node.entry)}
 
 
 def test_external_topics_are_read_in_place_of_the_sources_own(make_bench: Any, broker: Broker) -> None:
@@ -65,7 +58,7 @@ def test_a_topic_that_appears_later_is_read_if_it_matches(make_bench: Any, broke
 def test_a_source_without_existing_topics_is_shown_and_not_resumed(make_bench: Any, broker: Broker) -> None:
     with running(make_bench(), broker) as node:
         read(node, "shop.*")
-        (view,) = control(node).show(entry(node))
+        (view,) = control(node).show(node.entry)
         assert (view.name, view.topic, view.state, view.next, view.waiting) == (
             "default",
             "",
@@ -75,7 +68,7 @@ def test_a_source_without_existing_topics_is_shown_and_not_resumed(make_bench: A
         )
         assert "no topic matches shop.* yet" in view.why
         with pytest.raises(NoTopic) as caught:
-            control(node).resume(entry(node), "", "earliest")
+            control(node).resume(node.entry, "", "earliest")
         assert caught.value.advice() == view.why, "a pull creates no topic of others"
 
 
@@ -145,7 +138,7 @@ def test_a_deleted_topic_stops_only_itself_and_is_forgotten_by_resuming(
         assert "odf source resume a --source default --topic shop.a --from earliest" in why.advice()
         with pytest.raises(SourceStopped, match=r"its topic is gone: shop\.a was deleted"):
             node.drain()
-        (done,) = control(node).resume(entry(node), "", "earliest")
+        (done,) = control(node).resume(node.entry, "", "earliest")
         assert (done.topic, done.next) == ("shop.a", {})
         node.drain()
         assert "shop.a" not in broker.ids, "a topic of others is never created"
@@ -167,12 +160,12 @@ def test_an_external_topic_that_was_replaced_is_read_from_the_new_one_once_resum
         keys = [Key(bench.dataset, "default", topic) for topic in ("shop.a", "shop.b")]
         node.wait(lambda: all(node.owned.phase(key) is Phase.STOPPED for key in keys))
         with pytest.raises(InvalidInput, match=r"several topics; add --topic: shop\.a, shop\.b"):
-            control(node).resume(entry(node), "", "0")
+            control(node).resume(node.entry, "", "0")
         with pytest.raises(NotFound, match=r"shop\.c"):
-            control(node).resume(entry(node), "", "0", "shop.c")
-        control(node).resume(entry(node), "", "0", "shop.a")
+            control(node).resume(node.entry, "", "0", "shop.c")
+        control(node).resume(node.entry, "", "0", "shop.a")
         node.wait(lambda: numbers(node) == [1, 1, 5])
-        control(node).resume(entry(node), "", "earliest")
+        control(node).resume(node.entry, "", "earliest")
         node.drain()
         assert numbers(node) == [1, 1, 5, 5]
 
@@ -207,7 +200,7 @@ def test_a_topic_that_cannot_be_read_is_refused(
             read(node, topics)
         read(node, "*")
         assert shown(node) == {"": ("no-topic", None)}, "patterns match none of these"
-        assert [one.why for one in control(node).show(entry(node))] == [
+        assert [one.why for one in control(node).show(node.entry)] == [
             "no topic matches * yet; one that appears is read from its beginning"
         ]
 
