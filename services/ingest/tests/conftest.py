@@ -44,6 +44,7 @@ from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
+from odf_ingest.source_settings import SourceSettings, save_settings
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 COLUMNS = ("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP")
@@ -168,6 +169,10 @@ class Bench:
     def reasons(self) -> list[tuple[int, str]]:
         """Return the offsets of dead letters, and why they are dead."""
         return [(letter.offset, letter.reason) for letter in self.coordinator.letters]
+
+    def set(self, **settings: Any) -> None:
+        """Choose settings of the source; the others are the defaults."""
+        save_settings(self.blobs, self.dataset, "default", SourceSettings(**settings))
 
     def record_slice_reads(self) -> list[Multihash]:
         """Return the list of slices that are read for merging from now on."""

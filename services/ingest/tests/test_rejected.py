@@ -226,7 +226,7 @@ def test_a_message_that_cannot_be_published_unchanged_is_not_retried(rejected: A
     save_settings(bench.blobs, bench.dataset, "default", columns)
     with pytest.raises(CannotRetry, match="0/1 cannot be retried: columns are read from its key or headers"):
         made.retry(bench.dataset, [])
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings())
+    bench.set()
     made = RejectedMessages(
         queues=bench.queues,
         blobs=bench.blobs,

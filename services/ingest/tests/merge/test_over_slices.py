@@ -30,7 +30,7 @@ from odf_ingest.commit.commit_queue import CommitQueues, Pools
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.run_file import RunLimits
-from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
+from odf_ingest.source_settings import EmptySnapshot
 
 APPEND, RETRACT, FROM, TO = range(4)
 START = datetime(2020, 1, 1, tzinfo=UTC)
@@ -118,8 +118,7 @@ def test_a_snapshot_without_records_retracts_all_and_a_snapshot_after_it_begins_
     make_bench: Any,
 ) -> None:
     bench = make_bench(MergeStrategySnapshot(primary_key=("a",)), ReadStepNdJson())
-    settings = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
-    save_settings(bench.blobs, bench.dataset, "default", settings)
+    bench.set(empty_snapshot=EmptySnapshot.RETRACT)
     assert push(bench, None) == 0, "nothing is known yet"
     assert push(bench, a_table(a=[1, 2])) == 2
     assert [push(bench, None) for _ in range(2)] == [2, 0]
@@ -134,7 +133,7 @@ def test_settings_of_the_source_say_what_a_snapshot_may_retract(make_bench: Any)
     with pytest.raises(SnapshotRetractsTooMuch, match="retract 200 of 200 rows"):
         push(bench, None)
     assert bench.state.head == head
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+    bench.set(max_retracted_share=1.0)
     assert push(bench, None) == 200
 
 
@@ -171,7 +170,7 @@ def test_slices_are_the_same_bytes_with_an_index_kept_lost_or_none(
     benches = [make_bench(strategy(primary_key=("a", "b")), ReadStepNdJson()) for _ in range(4)]
     plain, kept, lossy, restarted = benches
     for bench in benches:
-        save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+        bench.set(max_retracted_share=1.0)
     for bench in benches:
         monkeypatch.setattr(bench.queues, "_history", partial(history, bench, is_kept=bench is not plain))
     source = random.Random(7)

@@ -44,7 +44,7 @@ from odf_ingest.prepare import bad_rows
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import read_records
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, SourceSettings
 
 DDL = ("id BIGINT NOT NULL", "day DATE", "price DOUBLE")
 CSV = ReadStepCsv(header=True, ddl_schema=DDL)
@@ -117,8 +117,7 @@ def test_the_place_is_named_after_unpacking(make_polled: Any, poll: Any, web: Pa
 
 def rejecting(bench: Any, **more: Any) -> Any:
     """Let a bench's source reject bad rows."""
-    settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER, **more)
-    save_settings(bench.blobs, bench.dataset, "default", settings)
+    bench.set(bad_records=BadRecords.DEAD_LETTER, **more)
     return bench
 
 
@@ -324,7 +323,7 @@ MQTT = FetchStepMqtt(host="h", port=1, topics=(MqttTopicSubscription(path="a"),)
 
 def test_bad_rows_of_a_polled_message_that_is_a_table_are_rejected(make_polled: Any) -> None:
     bench = make_polled(MQTT, read=ReadStepParquet(ddl_schema=DDL))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     reason = "topic a: row 2: column id: null is not allowed; a value of BIGINT is required"
     with pytest.raises(InvalidInput, match=f"^{reason}$"):
         commit_message(bench, id=[1, None, 3])

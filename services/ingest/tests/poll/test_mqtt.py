@@ -28,7 +28,7 @@ from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import NOTE, PollSummary
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 NOTHING = PollSummary()
 POLLS = 100
@@ -398,7 +398,7 @@ def test_a_source_that_stops_names_a_bad_message_and_the_batch_stays_at_the_brok
     make_polled: Any, poll: Any, broker: MqttBroker
 ) -> None:
     bench = make_polled(step(broker))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     poll(bench)
     broker.send(("home/2", b'{"id":"x"}'), qos=2)
     text = r"mqtt://127.0.0.1:\d+, message 1 \(home/2\): column id: 'x' is not a value of BIGINT"

@@ -57,8 +57,7 @@ class Retrying:
     """A dataset whose bad rows are rejected, and the object that retries them."""
 
     def __init__(self, bench: Any, poll: Callable[[Any], PollSummary]) -> None:
-        settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER)
-        save_settings(bench.blobs, bench.dataset, "default", settings)
+        bench.set(bad_records=BadRecords.DEAD_LETTER)
         self.bench = bench
         self._poll = poll
         self.letters = StoredLetters(bench.coordinator.letters)
@@ -148,8 +147,7 @@ def test_rows_of_a_table_are_read_again(retrying: Any, web: PageServer, read: An
         return bytes(sink.getvalue())
 
     made = retrying(page("ms", first=1, times=[1]), read=read)
-    settings = SourceSettings(bad_records=BadRecords.DEAD_LETTER, finer_times=FinerTimes.REFUSE)
-    save_settings(made.bench.blobs, made.bench.dataset, "default", settings)
+    made.bench.set(bad_records=BadRecords.DEAD_LETTER, finer_times=FinerTimes.REFUSE)
     web.pages["/a"] = Page(body=page("us", first=2, times=[2000, 3001, 4001]), etag='"2"')
     made.poll()
     web.pages["/a"] = Page(body=page("", first=5, times=["1970-01-01T00:00:00.005Z", "x"]), etag='"3"')
@@ -157,9 +155,7 @@ def test_rows_of_a_table_are_read_again(retrying: Any, web: PageServer, read: An
     assert (made.open, made.ids) == ([0, 1, 2], [1, 2, 5])
     with pytest.raises(CannotRetry, match="message 0/2 cannot be retried: column at: 'x' is not a value of "):
         made.retry(2)
-    save_settings(
-        made.bench.blobs, made.bench.dataset, "default", replace(settings, finer_times=FinerTimes.CUT)
-    )
+    made.bench.set(bad_records=BadRecords.DEAD_LETTER, finer_times=FinerTimes.CUT)
     settled = made.retry()
     assert (settled.count, settled.unfit, settled.open) == (2, 1, 1)
     assert (made.open, made.ids) == ([2], [1, 2, 5, 3, 4])

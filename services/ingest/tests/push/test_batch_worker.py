@@ -275,9 +275,7 @@ def test_a_service_that_stops_waits_for_no_coordinator(work: Work) -> None:
 
 
 def test_the_rest_of_a_batch_that_was_committed_in_part_is_read_again(work: Work) -> None:
-    save_settings(
-        work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
-    )
+    work.bench.set(bad_records=BadRecords.STOP)
     work.source.offsets.high = {0: 4}
     work.begin(a_message_batch({0: JUNK}))
     assert isinstance(work.failure, PositionChanged)
@@ -315,9 +313,7 @@ def test_the_message_that_a_user_skips_becomes_a_dead_letter_and_the_rest_is_rea
 
 
 def test_an_invalid_message_is_skipped_if_the_source_stops_at_those(work: Work) -> None:
-    save_settings(
-        work.bench.blobs, work.bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP)
-    )
+    work.bench.set(bad_records=BadRecords.STOP)
     work.source.offsets.high = {0: 3}
     work.begin(replace(a_message_batch({0: [b"junk"]}), search=a_search()))
     assert isinstance(work.failure, PositionChanged)

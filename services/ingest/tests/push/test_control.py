@@ -21,7 +21,7 @@ from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopics
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 
@@ -262,7 +262,7 @@ def test_both_halves_of_a_correction_that_does_not_fit_are_skipped_one_after_the
 ) -> None:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
     bench = make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     broker.logs[TOPIC, 0] += [half(0, 1), half(2, 5), half(3, 5), half(1, 1), half(0, 3)]
     with running(bench, broker) as node:
         why = stop(node)
@@ -318,8 +318,7 @@ def test_a_bug_in_skipping_a_message_stops_the_source_and_is_reported(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
-    settings = SourceSettings(bad_records=BadRecords.STOP)
-    save_settings(bench.blobs, bench.dataset, "default", settings)
+    bench.set(bad_records=BadRecords.STOP)
     usual, is_broken = bench.coordinator.send_dead_letter, [True]
 
     def send(letter: DeadLetter) -> None:

@@ -181,7 +181,7 @@ def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing
     make_bench: Any, tmp_path: Path
 ) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
         push(bench, tmp_path, line(1) + "junk\n" + line(3))
@@ -245,7 +245,7 @@ def test_a_file_without_a_byte_is_an_empty_snapshot_only_where_the_source_says_s
     push(bench, tmp_path, line(1) + line(2))
     with pytest.raises(SnapshotRetractsTooMuch):
         push(bench, tmp_path, content, "a")
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+    bench.set(max_retracted_share=1.0)
     with pytest.raises(InvalidInput, match="the batch has no bytes"):
         push(bench, tmp_path, content, "b")
     allowed = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
@@ -261,7 +261,7 @@ def test_an_array_or_a_header_alone_is_an_empty_snapshot(make_bench: Any, tmp_pa
         (ReadStepCsv(header=True, ddl_schema=ddl), "id,v\n1,a\n", "id,v\n"),
     ):
         bench = make_bench(SNAPSHOT, read)
-        save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+        bench.set(max_retracted_share=1.0)
         push(bench, tmp_path, rows)
         assert push(bench, tmp_path, nothing, "empty").count == 1
 

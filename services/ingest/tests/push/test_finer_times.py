@@ -16,7 +16,7 @@ from odf_common.metadata.steps import MergeStrategyAppend, ReadStepCsv, ReadStep
 from odf_common.ports.engine import IsWanted
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.source_settings import FinerTimes, SourceSettings, save_settings
+from odf_ingest.source_settings import FinerTimes, SourceSettings
 
 from .test_message_columns import messages
 
@@ -46,7 +46,7 @@ def push(bench: Any, folder: Path, content: str) -> Any:
 
 
 def refuse_finer(bench: Any) -> None:
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(finer_times=FinerTimes.REFUSE))
+    bench.set(finer_times=FinerTimes.REFUSE)
 
 
 def test_times_before_1970_are_cut_towards_the_past(make_bench: Any, tmp_path: Path) -> None:

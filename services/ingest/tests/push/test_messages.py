@@ -30,7 +30,7 @@ from odf_ingest.prepare.message_values import TOMBSTONE
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.batches.kafka_batch import KafkaBatch
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 LEDGER = MergeStrategyLedger(primary_key=("id",))
 
@@ -400,7 +400,7 @@ def test_handled_messages_are_not_open(make_bench: Any) -> None:
 
 def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_rejected_share=0.4))
+    bench.set(max_rejected_share=0.4)
     with pytest.raises(
         TooManyRejected, match=r"^2 of 4 messages .* maxRejectedShare=0\.4 allows; the first: expected"
     ):
@@ -412,7 +412,7 @@ def test_a_source_stops_at_a_batch_of_which_too_much_is_bad(make_bench: Any) -> 
 
 def test_a_source_that_stops_at_bad_records_stops_in_each_partition_separately(make_bench: Any) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     values: dict[int, list[bytes | None]] = {0: [message(1), b"junk", message(2)], 1: [message(3)]}
     commit_messages(bench, a_message_batch(values))
     assert sorted(row["id"] for row in bench.rows()) == [1, 3]

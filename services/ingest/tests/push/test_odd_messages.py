@@ -22,7 +22,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 OPEN = ReadStepNdJson()
 CAME = 1_600_000_000_000  # timestamp of each message, ms
@@ -282,6 +282,6 @@ def test_csv_with_headers_and_without_a_schema_is_read_by_name(make_bench: Any) 
 
 def test_a_file_without_a_schema_is_refused_by_the_line_that_differs(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench(None, OPEN)
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     with pytest.raises(InvalidInput, match="line 3: column a: 'x' is not a value of BIGINT"):
         commit_file(bench, tmp_path / "batch", '{"a":1}\n{"a":2}\n{"a":"x"}\n')

@@ -31,7 +31,7 @@ from odf_ingest.push.batches.partition_offsets import PartitionOffsets
 from odf_ingest.push.batches.source import PushSource
 from odf_ingest.push.lifecycle import inspection_schedule, stalls
 from odf_ingest.push.source_topics import Key
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
 
@@ -337,14 +337,14 @@ def test_a_source_that_stops_at_bad_records_commits_the_records_before(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     broker.logs[TOPIC, 0] += [message(1), message(2), b"junk", message(3)]
     with running(bench, broker) as node:
         with pytest.raises(SourceStopped, match=r"message 0/2 of .*: expected one JSON object"):
             node.drain()
         assert node.ids == [1, 2]
         assert bench.coordinator.letters == []
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings())
+    bench.set()
     with running(bench, broker) as node:
         node.drain()
         assert node.ids == [1, 2, 3]

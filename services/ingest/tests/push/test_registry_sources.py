@@ -75,7 +75,7 @@ def test_rows_are_committed_and_what_cannot_be_decoded_is_a_dead_letter_as_it_wa
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(schema_registry=registry.url))
+    bench.set(schema_registry=registry.url)
     bad = {
         framed(9, b"x"): "schema 9: does not exist",
         row(3)[:-1]: "schema 1: the payload",
@@ -281,7 +281,7 @@ def test_columns_are_inferred_from_decoded_messages(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
     bench = make_bench(None, ReadStepNdJson())
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(schema_registry=registry.url))
+    bench.set(schema_registry=registry.url)
     broker.logs[TOPIC, 0] += [row(1), row(2**62 + 1)]
     with running(bench, broker) as node:
         node.wait(lambda: node.ids == [1, 2**62 + 1])
@@ -290,7 +290,7 @@ def test_columns_are_inferred_from_decoded_messages(
 
 def test_a_message_may_be_a_whole_batch(make_bench: Any, broker: Broker, registry: Registry) -> None:
     bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(schema_registry=registry.url))
+    bench.set(schema_registry=registry.url)
     broker.logs[TOPIC, 0] += [row(1, "a"), framed(9, b""), row(1, "b")]
     with running(bench, broker) as node:
         node.wait(lambda: [one["v"] for one in bench.rows()] == ["a", "a", "b"])
@@ -303,7 +303,7 @@ def test_a_source_of_another_format_stops_and_says_why(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
     bench = make_bench(None, ReadStepCsv(ddl_schema=COLUMNS))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(schema_registry=registry.url))
+    bench.set(schema_registry=registry.url)
     broker.logs[TOPIC, 0] += [row(1)]
     with running(bench, broker) as node:
         node.wait(lambda: "read by a source with `kind: NdJson`, this one has Csv" in why(node, "default"))

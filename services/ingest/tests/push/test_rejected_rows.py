@@ -34,7 +34,7 @@ from odf_ingest.errors import CannotRetry, TooManyRejected
 from odf_ingest.prepare.bad_rows import MAX_BAD_ROWS
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.read.input_format import InputFormat
-from odf_ingest.source_settings import BadRecords, FinerTimes, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, FinerTimes
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
 LINES = ReadStepNdJson(ddl_schema=DDL)
@@ -72,7 +72,7 @@ class Pushing:
         )
 
     def set(self, **settings: Any) -> None:
-        save_settings(self.bench.blobs, self.bench.dataset, "default", SourceSettings(**settings))
+        self.bench.set(**settings)
 
     def retry(self, *locations: str) -> Settled:
         wanted = [MessageLocation(source="", location=one) for one in locations]

@@ -25,7 +25,7 @@ from odf_common.metadata.steps import (
 from odf_common.ports.engine import IsWanted
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.prepare.preparer import Preparer
-from odf_ingest.source_settings import BadRecords, Retractions, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords, Retractions
 
 from .in_memory_broker import TOPIC, Broker, running
 from .test_message_columns import Deleting
@@ -48,7 +48,7 @@ def messages(rows: Sequence[dict[str, object]]) -> list[bytes]:
 
 def a_bench(make_bench: Any, columns: Sequence[str] = DDL, **settings: Any) -> Any:
     bench = make_bench(KEYED, ReadStepNdJson(ddl_schema=tuple(columns)))
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(**settings))
+    bench.set(**settings)
     return bench
 
 

@@ -8,7 +8,7 @@ import pytest
 from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepJson
 from odf_ingest.commit.committer import position_of
 from odf_ingest.push.source_topics import Key
-from odf_ingest.source_settings import EmptySnapshot, SourceSettings, save_settings
+from odf_ingest.source_settings import EmptySnapshot
 
 from .in_memory_broker import TOPIC, Broker, running
 from .test_control import resume, stop
@@ -31,8 +31,7 @@ def test_an_empty_snapshot_retracts_every_record_where_the_source_says_so(
     make_bench: Any, broker: Broker
 ) -> None:
     bench = a_bench(make_bench)
-    settings = SourceSettings(empty_snapshot=EmptySnapshot.RETRACT)
-    save_settings(bench.blobs, bench.dataset, "default", settings)
+    bench.set(empty_snapshot=EmptySnapshot.RETRACT)
     broker.logs[TOPIC, 0] += [snapshot(3), b"[]"]
     with running(bench, broker) as node:
         node.drain()
@@ -42,8 +41,7 @@ def test_an_empty_snapshot_retracts_every_record_where_the_source_says_so(
 
 def test_an_empty_snapshot_is_rejected_where_the_source_says_so(make_bench: Any, broker: Broker) -> None:
     bench = a_bench(make_bench)
-    settings = SourceSettings(empty_snapshot=EmptySnapshot.REFUSE)
-    save_settings(bench.blobs, bench.dataset, "default", settings)
+    bench.set(empty_snapshot=EmptySnapshot.REFUSE)
     broker.logs[TOPIC, 0] += [snapshot(3), b"[]", snapshot(2)]
     with running(bench, broker) as node:
         node.drain()
@@ -69,7 +67,7 @@ def test_a_replaced_topic_is_accepted_without_retracting_anything(
     make_bench: Any, broker: Broker, empty: EmptySnapshot
 ) -> None:
     bench = a_bench(make_bench)
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(empty_snapshot=empty))
+    bench.set(empty_snapshot=empty)
     broker.logs[TOPIC, 0] += [snapshot(3)]
     with running(bench, broker) as node:
         node.drain()
@@ -114,7 +112,7 @@ def test_a_snapshot_that_retracts_too_much_stops_the_source_until_its_limit_is_r
     assert "maxRetractedShare=1`, then `odf source resume" in why.advice()
     assert len(bench.rows()) == 200
     assert bench.coordinator.letters == []
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(max_retracted_share=1.0))
+    bench.set(max_retracted_share=1.0)
     with running(bench, broker) as node:
         node.drain()
     assert len(bench.rows()) == 200 + 199 + 4

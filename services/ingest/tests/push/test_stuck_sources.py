@@ -27,7 +27,7 @@ from odf_ingest.push.lifecycle import inspection_schedule, stalls
 from odf_ingest.push.lifecycle.inspector import Inspection
 from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic
-from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings
+from odf_ingest.source_settings import BadRecords
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
 from .test_control import control, resume, skip, stop
@@ -412,7 +412,7 @@ def test_a_search_that_takes_too_long_is_reported_and_continues(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = make_bench()
-    save_settings(bench.blobs, bench.dataset, "default", SourceSettings(bad_records=BadRecords.STOP))
+    bench.set(bad_records=BadRecords.STOP)
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [b"junk", message(1)]
         stop(node)
