@@ -47,8 +47,8 @@ from odf_ingest.merge import snapshot
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
-from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.batches.batch_worker import BatchWorker
+from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopics
