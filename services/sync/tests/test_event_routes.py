@@ -74,7 +74,9 @@ class Node:
 
 
 @contextmanager
-def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterator[Node]:
+def serving(
+    home: Path, alias: str, *, is_multi_tenant: bool = False, proxy: Path | None = None
+) -> Iterator[Node]:
     catalog, refs, blobs = LocalCatalog(home), LocalRefStore(home), LocalBlobStore(home)
     shutil.copytree(VECTOR, home / "datasets" / DATASET.folder)
     catalog.add(CatalogEntry(alias=alias, dataset_id=DATASET))
@@ -84,7 +86,8 @@ def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterato
     stop = threading.Event()
     ending = threading.Thread(target=heads.end_streams, args=(stop,), daemon=True)
     ending.start()
-    with running(application(authorizer, EventRoutes(states, authorizer, heads).endpoints())) as base:
+    app = application(authorizer, EventRoutes(states, authorizer, heads).endpoints())
+    with running(app, proxy) as base:
         node = Node(base.removeprefix("http://"), catalog, refs, directory, heads)
         yield node
         for stream in node.streams:
@@ -93,9 +96,9 @@ def serving(home: Path, alias: str, *, is_multi_tenant: bool = False) -> Iterato
         ending.join()
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with serving(tmp_path, "cities") as node:
+@pytest.fixture(params=[False, True], ids=["direct", "behind-a-proxy"])
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    with serving(tmp_path, "cities", proxy=tmp_path / "proxy" if request.param else None) as node:
         yield node
 
 

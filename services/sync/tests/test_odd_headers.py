@@ -3,11 +3,14 @@
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
 from aiohttp import hdrs
+from odf_testing.proxy import proxied
 
 from odf_sync.smart.messages import CHOSEN_HEADER, SERVER_CLOSES_HEADER, VERSION_HEADER
 
@@ -60,6 +63,14 @@ UPGRADE: Final = {hdrs.CONNECTION: "Upgrade", hdrs.UPGRADE: "websocket", VERSION
 KEY: Final = {hdrs.SEC_WEBSOCKET_VERSION: "13", hdrs.SEC_WEBSOCKET_KEY: "bm9uY2Vub25jZW5vbmNlbg=="}
 
 
+@pytest.fixture(params=[False, True], ids=["direct", "behind-a-proxy"])
+def front(request: pytest.FixtureRequest, node: tuple[str, str], tmp_path: Path) -> Iterator[str]:  # noqa: F811
+    """The address at which the node is reached."""
+    url = f"http://{node[0]}"
+    with proxied(tmp_path / "proxy", url) if request.param else nullcontext(url) as url:
+        yield url.removeprefix("http://")
+
+
 def status_of(base: str, method: str, path: str, headers: dict[str, bytes]) -> int:
     """Return the status of the answer to a request in raw bytes; 0 if the connection is closed without one."""
     body = b"{}" if method in {"POST", "PUT"} else b""
@@ -85,10 +96,11 @@ def operations(description: Any) -> Iterator[tuple[str, str, list[str]]]:  # noq
 
 def test_odd_headers_and_queries_are_no_fault_of_the_node(
     node: tuple[str, str],  # noqa: F811
+    front: str,
     description: Any,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    base, token = node
+    base, token = front, node[1]
     found = list(operations(description))
     faults = []
     with caplog.at_level(logging.WARNING):

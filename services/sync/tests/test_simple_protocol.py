@@ -5,7 +5,7 @@ import http.client
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -15,6 +15,7 @@ import pytest
 from odf_testing.damage import flip
 from odf_testing.http import running
 from odf_testing.node_datasets import in_files
+from odf_testing.proxy import proxied
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import ChainBroken
@@ -35,7 +36,7 @@ CITIES, WEATHER = "cities.population", "polled.weather"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Our server over a home that holds both vector datasets."""
     home = tmp_path_factory.mktemp("home")
     datasets = in_files(home)
@@ -46,6 +47,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     authorizer = Authorizer(catalog=datasets.catalog, local_writers="loopback")
     with running(application(authorizer, SimpleProtocol(datasets, home).endpoints())) as base:
         yield base
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["direct", "behind-a-proxy"])
+def served(
+    request: pytest.FixtureRequest, own_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("front") / "proxy"
+    with proxied(folder, own_server) if request.param else nullcontext(own_server) as url:
+        yield url
 
 
 def seed_of(folder: Path) -> DatasetId:
@@ -124,8 +134,8 @@ def test_stored_bytes_are_served_unchanged(served: str) -> None:
         ("DELETE", f"/{CITIES}/refs/head", 405),
     ],
 )
-def test_everything_else_is_refused(served: str, method: str, path: str, status: int) -> None:
-    assert ask(served, method, path)[0] == status
+def test_everything_else_is_refused(own_server: str, method: str, path: str, status: int) -> None:
+    assert ask(own_server, method, path)[0] == status
 
 
 def test_head_requests_have_no_body(served: str) -> None:
@@ -158,18 +168,18 @@ def test_ranges_of_objects_are_served(served: str) -> None:
     assert (status, body, headers["content-length"]) == (200, b"", str(len(content)))
 
 
-def test_an_object_is_put_only_under_its_own_hash_with_its_length(served: str) -> None:
+def test_an_object_is_put_only_under_its_own_hash_with_its_length(own_server: str) -> None:
     content = b"not in any block yet"
     name = Multihash.sha3(hashlib.sha3_256(content).digest())
     path = f"/{CITIES}/data/{name}"
-    assert send(served, "PUT", path, content + b".")[0] == 400
-    assert send(served, "PUT", path, content, Transfer_Encoding="chunked")[0] != 200
-    assert send(served, "PUT", path, content, Content_Length=str(5 * 1024**3 + 1))[0] == 413
-    assert send(served, "GET", path)[0] == 404
+    assert send(own_server, "PUT", path, content + b".")[0] == 400
+    assert send(own_server, "PUT", path, content, Transfer_Encoding="chunked")[0] != 200
+    assert send(own_server, "PUT", path, content, Content_Length=str(5 * 1024**3 + 1))[0] == 413
+    assert send(own_server, "GET", path)[0] == 404
     for _ in range(2):
-        assert send(served, "PUT", path, content)[:2] == (200, b"")
-    assert send(served, "GET", path)[:2] == (200, content)
-    assert send(served, "PUT", path, content, Via="1.1 proxy")[:2] == (403, b""), "from elsewhere"
+        assert send(own_server, "PUT", path, content)[:2] == (200, b"")
+    assert send(own_server, "GET", path)[:2] == (200, content)
+    assert send(own_server, "PUT", path, content, Via="1.1 proxy")[:2] == (403, b""), "from elsewhere"
 
 
 @pytest.mark.parametrize("kind", ["node", "static", "folder"])

@@ -19,6 +19,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.access import rate_limits
+from odf_sync.http.authorization import Authorizer
 from odf_sync.http.simple_protocol import object_uploads
 from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
@@ -105,11 +106,14 @@ def answer_of(response: http.client.HTTPResponse) -> Answer:
     return Answer(response.status, None if offset is None else int(offset), response.getheader("Retry-After"))
 
 
-@pytest.fixture
-def server(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Server]:
+@pytest.fixture(params=[False, True], ids=["direct", "behind-a-proxy"])
+def server(
+    request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> Iterator[Server]:
     node = SyncNode(tmp_path)
     node.add_cities()
-    with node.served() as url:
+    anywhere = Authorizer(catalog=node.catalog, local_writers="anywhere")
+    with node.served(anywhere, proxy=tmp_path / "proxy" if request.param else None) as url:
         yield Server(node=node, home=tmp_path, url=url)
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 

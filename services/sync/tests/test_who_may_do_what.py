@@ -10,6 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final, cast
@@ -62,12 +63,22 @@ UNSERVED: Final = (
 RANDOM: Final = re.compile(rb"[\w-]{20,}")  # codes of logins
 
 
-@pytest.fixture(scope="module", params=[multi_tenant, single_tenant], ids=["multi-tenant", "single-tenant"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        (tenancy, is_proxied) for is_proxied in (False, True) for tenancy in (multi_tenant, single_tenant)
+    ],
+    ids=lambda value: f"{value[0].__name__}{'-behind-a-proxy' * value[1]}",
+)
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Node, dict[str, Someone]]]:
-    node, callers = request.param(tmp_path_factory.mktemp("home"))
-    with node.running():
+    tenancy, is_proxied = request.param
+    folder = tmp_path_factory.mktemp("home")
+    node, callers = tenancy(folder)
+    if is_proxied and "local" in callers:
+        callers["local"] = replace(callers["elsewhere"], headers={})
+    with node.running(folder / "proxy" if is_proxied else None):
         yield node, callers
 
 

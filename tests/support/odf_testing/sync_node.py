@@ -158,8 +158,13 @@ class SyncNode:
         return list(push(self.datasets, self.settings, request, lambda _: token, privacy))
 
     @contextmanager
-    def served(self, authorizer: Authorizer | None = None, audit: Audit | None = None) -> Iterator[str]:
-        """Serve the datasets, by default to local programs as their owner; yield the URL of the server."""
+    def served(
+        self, authorizer: Authorizer | None = None, audit: Audit | None = None, proxy: Path | None = None
+    ) -> Iterator[str]:
+        """Serve the datasets, by default to local programs as their owner; yield the URL of the server.
+
+        With a folder for its files, it is behind a proxy.
+        """
         authorizer = authorizer or Authorizer(catalog=self.catalog, local_writers="loopback")
         pushes = OpenPushes()
         rooms = (
@@ -170,5 +175,5 @@ class SyncNode:
         )
         served = tuple(one for room in rooms for one in room.endpoints())
         app = application(authorizer, served, audit=audit)
-        with running(app) as base:
+        with running(app, proxy) as base:
             yield base

@@ -237,7 +237,8 @@ class Settings:
     http_trusted_proxies: tuple[str, ...] = _option(
         networks,
         (),
-        "networks of proxies whose X-Forwarded-For names the client, for limits and the audit, such as 10.0.0.2[,…]",
+        "networks of proxies, such as 10.0.0.2[,…]: their X-Forwarded-For names the client, for limits and the audit, "
+        "and their requests never count as those of local programs",
     )
     http_header_timeout_ms: int = _option(
         number(100, 600_000), 10_000, "time in which a request's headers must arrive"

@@ -41,6 +41,16 @@ def counted_address(remote: str | None) -> str:
     return str(ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
 
 
+def is_proxy(proxies: Networks, peer: str) -> bool:
+    """Return whether a peer is in the networks of trusted proxies; one of IPv4 may be written as one of IPv6."""
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return proxies.include(str(mapped or address))
+
+
 def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]) -> str:
     """Return the address of a client: the peer's, or the one that a trusted proxy says it has the request from.
 
@@ -50,7 +60,7 @@ def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]
     address = peer
     hops = [hop.strip() for header in forwarded_for for hop in header.split(",")]
     with suppress(ValueError):
-        while hops and proxies.include(address):
+        while hops and is_proxy(proxies, address):
             address = str(ip_address(hops.pop().partition("%")[0]))
     return address
 

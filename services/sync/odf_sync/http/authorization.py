@@ -25,6 +25,8 @@ BEARER: Final = "bearer"
 NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a single-tenant node
 NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
+IS_PROXIED: Final = web.RequestKey("is_proxied", bool)
+"""Whether a request comes from a proxy that the settings name."""
 
 
 class HttpRefusal(OdfError):
@@ -181,6 +183,8 @@ class Authorizer:
 
 
 def _why_not_local(request: web.Request) -> str | None:
+    if request.get(IS_PROXIED):
+        return "a proxy of ODF_HTTP_TRUSTED_PROXIES sent it"
     transport = request.transport
     peer = transport.get_extra_info("peername") if transport is not None else None
     why = why_not_local(

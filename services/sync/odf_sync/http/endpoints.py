@@ -26,9 +26,9 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.audit import Question, decision
-from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address
+from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address, is_proxy
 from odf_sync.access.rules import Action, Caller
-from odf_sync.http.authorization import NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
+from odf_sync.http.authorization import IS_PROXIED, NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, in_flight
 
 P = ParamSpec("P")
@@ -244,6 +244,7 @@ def _forwarding(proxies: Networks) -> Middleware:
     @web.middleware
     async def forward(request: web.Request, handler: Handler) -> web.StreamResponse:
         peer = request.remote or ""
+        request[IS_PROXIED] = is_proxy(proxies, peer)
         client = forwarded_address(proxies, peer, request.headers.getall(FORWARDED_FOR, ()))
         return await handler(request if client == peer else request.clone(remote=client))
 
