@@ -26,6 +26,7 @@ FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)
 
 PULLED: Final = ("connect", "head", "pack")
 PUSHED: Final = ("connect", "head", "upgrade", "exchange")
+PUSHED_WITH_SLICE: Final = (*PUSHED, "connect", "object", "commit")
 
 Seconds = Mapping[float, Sequence[float]]
 """The seconds of each transfer, by the delay."""
@@ -64,7 +65,7 @@ def run() -> list[Row]:
         pulled, pushed = Path(folder, "pull"), Path(folder, "push")
         return [
             *_rows("pull", partial(_newest_pulled, pulled), PULLED, (*PULLED, "object"), PULLS),
-            *_rows("push", partial(_newest_pushed, pushed), PUSHED, PUSHED, PUSHES),
+            *_rows("push", partial(_newest_pushed, pushed), PUSHED, PUSHED_WITH_SLICE, PUSHES),
         ]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -14,7 +13,7 @@ from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
 from odf_sync.repositories.http_dataset import UnexpectedStatus
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, ExchangeState, Side, TransferRefused
-from odf_sync.smart.messages import SERVER_CLOSES, SERVER_CLOSES_HEADER, SeedBlockOverwriteRestricted
+from odf_sync.smart.messages import SeedBlockOverwriteRestricted
 
 BYE: Final = (1000, b"bye")  # the client's close code
 
@@ -41,19 +40,9 @@ class Channel:
         await self.closed(seconds)
 
 
-ASKS: Final = {SERVER_CLOSES_HEADER: SERVER_CLOSES}
-NO_HEADERS: Final[dict[str, str]] = {}
-
-
-def ended(
-    state: ExchangeState,
-    error: Exception | None = None,
-    headers: Mapping[str, str] = NO_HEADERS,
-    *,
-    is_silent: bool = False,
-) -> Channel:
+def ended(state: ExchangeState, error: Exception | None = None, *, is_silent: bool = False) -> Channel:
     channel = Channel(state, is_silent=is_silent)
-    request = SimpleNamespace(path="/push", headers=headers)
+    request = SimpleNamespace(path="/push")
 
     async def serve(_: object) -> None:
         if error is not None:
@@ -65,23 +54,16 @@ def ended(
 
 
 def test_a_confirmed_exchange_is_closed_by_the_client_or_else_by_the_server() -> None:
-    closed = ended(ExchangeState.DONE, headers=ASKS)
-    assert (closed.frames, closed.waits) == ([(CLOSE_OK, b"")], [])
-    for headers in (NO_HEADERS, {SERVER_CLOSES_HEADER: "other"}):
-        waited = ended(ExchangeState.DONE, headers=headers)
-        assert (waited.frames, waited.waits) == ([BYE], [FAULT_SECONDS])
-
-
-def test_a_client_that_does_not_close_after_the_confirmation_is_closed_in_order() -> None:
+    waited = ended(ExchangeState.DONE)
+    assert (waited.frames, waited.waits) == ([BYE], [FAULT_SECONDS])
     assert ended(ExchangeState.DONE, is_silent=True).frames == [(CLOSE_OK, b"")]
 
 
 def test_after_a_refusal_any_client_closes() -> None:
-    for headers in (NO_HEADERS, ASKS):
-        refused = ended(ExchangeState.FAILED, headers=headers)
-        assert (refused.frames, refused.waits) == ([BYE], [FAULT_SECONDS])
-        ((code, _),) = ended(ExchangeState.FAILED, headers=headers, is_silent=True).frames
-        assert code == CLOSE_FAULT
+    refused = ended(ExchangeState.FAILED)
+    assert (refused.frames, refused.waits) == ([BYE], [FAULT_SECONDS])
+    ((code, _),) = ended(ExchangeState.FAILED, is_silent=True).frames
+    assert code == CLOSE_FAULT
 
 
 def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 from odf_testing.cutting_proxy import CuttingProxy, cutting_proxy, drawn_cut
-from odf_testing.sync_node import SyncNode, open_exchanges, upload_objects
+from odf_testing.sync_node import SyncNode, open_exchanges
 from urllib3 import Retry
 
 from odf_common.errors import Conflict, OdfError, Unavailable
@@ -80,20 +80,10 @@ def push(here: SyncNode, there: SyncNode, url: str) -> object:
     return here.push("cities", f"odf+{url}/cities")
 
 
-def push_by_uploads(here: SyncNode, there: SyncNode, url: str) -> object:
-    """Send no object in the exchange, though all have room there."""
-    with pytest.MonkeyPatch.context() as patch:
-        upload_objects(patch)
-        return push(here, there, url)
-
-
-PUSHES: Final = (push, push_by_uploads)
-
-
 @contextmanager
 def proxied(transfer: Transfer, here: SyncNode, there: SyncNode) -> Iterator[CuttingProxy]:
     """Serve the responding node behind a proxy."""
-    with (there if transfer in PUSHES else here).served() as base, cutting_proxy(base) as proxy:
+    with (there if transfer is push else here).served() as base, cutting_proxy(base) as proxy:
         yield proxy
 
 
@@ -107,11 +97,11 @@ def completed(transfer: Transfer, here: SyncNode, there: SyncNode, proxy: Cuttin
             proxy.restore()
         else:
             assert there.content("cities") == here.content("cities")
-            return proxy.to_server if transfer in PUSHES else proxy.to_client
+            return proxy.to_server if transfer is push else proxy.to_client
     raise AssertionError("it never succeeds")
 
 
-@pytest.fixture(scope="module", params=[pull, pull_by_smart, *PUSHES], ids=lambda one: one.__name__)
+@pytest.fixture(scope="module", params=[pull, pull_by_smart, push], ids=lambda one: one.__name__)
 def whole(
     request: pytest.FixtureRequest, here: SyncNode, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Transfer, int, int]:

@@ -51,8 +51,6 @@ class Way:
     """The receiver's store is in a bucket."""
     is_from_bucket: bool = False
     """The sender's store is in a bucket, which serves its objects itself."""
-    uploads: bool = False
-    """The sender uploads its objects, although they are small."""
 
 
 PULLS: Final = {
@@ -71,8 +69,6 @@ PULLS: Final = {
 PUSHES: Final = {
     "push, the client": Way(act="push", scheme="odf+http"),
     "push, the server": Way(act="push", scheme="odf+http", kills_server=True),
-    "push with uploads, the client": Way(act="push", scheme="odf+http", uploads=True),
-    "push with uploads, the server": Way(act="push", scheme="odf+http", kills_server=True, uploads=True),
     "push of an update, the server": Way(act="push", scheme="odf+http", kills_server=True, is_update=True),
     "push to a bucket": Way(act="push", scheme="s3"),
     "push to a node with a bucket": Way(act="push", scheme="odf+http", kills_server=True, has_bucket=True),
@@ -87,11 +83,10 @@ class Ends:
     sender: Mapping[str, str]
     receiver: Mapping[str, str]
     bucket: S3Location
-    uploads: bool
 
     def command(self, place: str) -> Command:
         settings = self.receiver if self.act == "pull" else self.sender
-        return Command(act=self.act, settings=settings, place=place, uploads=self.uploads)
+        return Command(act=self.act, settings=settings, place=place)
 
     @property
     def serving(self) -> Command:
@@ -132,7 +127,6 @@ class World:
             sender=self.in_bucket if way.is_from_bucket else self.settings(sender),
             receiver=self.settings(receiver) | store,
             bucket=bucket,
-            uploads=way.uploads,
         )
 
     def settings(self, home: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import hdrs
 from odf_testing.proxy import proxied
 
-from odf_sync.smart.messages import CHOSEN_HEADER, SERVER_CLOSES_HEADER, VERSION_HEADER
+from odf_sync.smart.messages import CHOSEN_HEADER, VERSION_HEADER
 
 from .ingest_node import Here
 from .ingest_node import here as here  # noqa: PLC0414 - a fixture
@@ -49,7 +49,6 @@ HEADERS: Final = (
     hdrs.USER_AGENT,
     hdrs.X_FORWARDED_FOR,
     CHOSEN_HEADER,
-    SERVER_CLOSES_HEADER,
     VERSION_HEADER,
     "Idempotency-Key",
     "Sec-Fetch-Site",

@@ -12,7 +12,7 @@ import pytest
 from odf_testing.certificates import self_signed
 from odf_testing.http import running
 from odf_testing.proxy import proxied
-from odf_testing.sync_node import SyncNode, open_exchanges, upload_objects
+from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.adapters.networks import Networks
 from odf_sync.http.authorization import Authorizer
@@ -115,9 +115,9 @@ def test_idle_connections_and_slow_headers_keep_nobody_out(tmp_path: Path) -> No
         assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("objects", ["in the exchange", "in it if they are small", "uploaded"])
+@pytest.mark.parametrize("opens_exchange", [False, True])
 def test_a_push_and_a_pull_through_a_proxy_with_tls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objects: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, opens_exchange: bool
 ) -> None:
     certificate = self_signed(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
@@ -126,9 +126,7 @@ def test_a_push_and_a_pull_through_a_proxy_with_tls(
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", context)
     near, far, third, fourth = (SyncNode(tmp_path / name) for name in ("near", "far", "third", "fourth"))
     near.add_cities(["Kyiv"], ["Quito", "Šiauliai"] * 20_000)
-    if objects == "uploaded":
-        upload_objects(monkeypatch)
-    if objects == "in the exchange":
+    if opens_exchange:
         open_exchanges(monkeypatch)
     anyone = Authorizer(catalog=far.catalog, local_writers="anywhere")
     with far.served(anyone) as base, proxied(tmp_path / "proxy", base, certificate=certificate) as url:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import urllib3
 from odf_testing.bus import MemoryBus
-from odf_testing.sync_node import SyncNode, upload_objects
+from odf_testing.sync_node import SyncNode
 
 from odf_common.codec.envelopes import decode
 from odf_common.errors import AlreadyExists, NotFound
@@ -33,7 +33,6 @@ from odf_sync.transfer.push.push_errors import AnotherVisibility
 from odf_sync.transfer.push.push_source import Push
 from odf_sync.transfer.push.upload import Uploader
 
-UPLOADED = "uploaded"
 ACCOUNTS = ("ann", "bob", "carl")
 
 
@@ -68,17 +67,6 @@ class Node(SyncNode):
             for one in noted
             if not one.is_allowed
         ]
-
-
-@pytest.fixture(autouse=True, params=["inline", UPLOADED])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects come in the exchange, or are uploaded."""
-    if request.param == UPLOADED:
-        upload_objects(monkeypatch)
-
-
-interferes = pytest.mark.parametrize("way", [UPLOADED], indirect=True)
-"""With the upload of an object, or before the end that comes after it."""
 
 
 @pytest.fixture
@@ -170,7 +158,6 @@ def test_the_visibility_is_set_before_the_name_becomes_visible(
     assert seen == [Rule.PUBLIC]
 
 
-@interferes
 def test_a_dataset_that_another_account_has_pushed_meanwhile_keeps_its_visibility_and_roles(
     here: SyncNode, there: Node
 ) -> None:
@@ -206,7 +193,6 @@ def test_only_those_who_may_read_a_dataset_learn_that_it_has_another_name(
             here.push("cities", f"odf+{base}/bob/cities", token=there.token("bob"))
 
 
-@interferes
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_token_that_is_revoked_while_objects_are_sent_moves_no_head(
     here: SyncNode, there: Node, is_new: bool
@@ -247,7 +233,6 @@ def test_a_token_that_is_revoked_while_objects_are_checked_moves_no_head(
     assert there.head("ann/cities") is None
 
 
-@interferes
 def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode, there: Node) -> None:
     """The name is free then, so its former owner may create a dataset there."""
     with there.running() as base:
@@ -268,7 +253,6 @@ def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode
     assert there.refused()[-1] == ("ann", "push", "create", 404)
 
 
-@interferes
 def test_an_editor_who_is_no_longer_a_maintainer_replaces_nothing(here: SyncNode, there: Node) -> None:
     with there.running() as base:
         target = f"odf+{base}/ann/cities"
@@ -300,7 +284,6 @@ def test_a_push_to_a_name_without_an_account_says_what_names_are(here: SyncNode,
     assert "under its own name only" in refused.value.advice()
 
 
-@interferes
 @pytest.mark.parametrize("alias", ["bob/cities", "ann/cities"])
 def test_a_copy_is_private_after_a_refused_push_of_it_as_public(
     here: SyncNode, there: Node, monkeypatch: pytest.MonkeyPatch, alias: str

@@ -26,8 +26,6 @@ from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
     CONTINUES,
     CONTINUES_HEADER,
-    SERVER_CLOSES,
-    SERVER_CLOSES_HEADER,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -150,7 +148,6 @@ class PatientServer:
         self.app.router.add_get("/cities/push", self._serve)
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
-        assert request.headers[SERVER_CLOSES_HEADER] == SERVER_CLOSES
         socket = web.WebSocketResponse()
         socket.headers[CONTINUES_HEADER] = CONTINUES
         await socket.prepare(request)
@@ -351,9 +348,8 @@ def keep_sending(connection: Connection) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("headers", [{SERVER_CLOSES_HEADER: SERVER_CLOSES}, {}])
 def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "FAULT_SECONDS", 0.1)
     nothing = TransferPlan(
@@ -367,7 +363,7 @@ def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
     )
     with (
         SyncNode(tmp_path / "there").served() as base,
-        connected(f"{base}/cities/push", PUSH, headers) as connection,
+        connected(f"{base}/cities/push", PUSH, {}) as connection,
     ):
         connection.send(wanted)
         connection.expect(PushAccepted)

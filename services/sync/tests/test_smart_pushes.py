@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 import urllib3
 from odf_testing.builders import a_dataset
-from odf_testing.sync_node import SyncNode, upload_objects
+from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Envelope
@@ -24,7 +24,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.smart_protocol import serve_push
+from odf_sync.http.smart_protocol import routes, serve_push
 from odf_sync.smart import archive, ranges, spool_files
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
@@ -33,19 +33,6 @@ from odf_sync.transfer.push import push_to_node
 from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
 from odf_sync.transfer.push.push_to_files import AnotherDataset
 from odf_sync.transfer.push.upload import Uploader
-
-UPLOADED = "uploaded"
-
-
-@pytest.fixture(autouse=True, params=["inline", UPLOADED])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects come in the exchange, or are uploaded."""
-    if request.param == UPLOADED:
-        upload_objects(monkeypatch)
-
-
-interferes = pytest.mark.parametrize("way", [UPLOADED], indirect=True)
-"""With the upload of an object, or before the end that comes after it."""
 
 
 @pytest.fixture
@@ -214,7 +201,6 @@ def test_of_two_names_that_are_pushed_at_once_the_second_is_refused(
     assert there.head("cities") is None
 
 
-@interferes
 def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +211,6 @@ def test_a_chain_whose_object_was_not_sent_is_refused_and_nothing_has_the_name(
     assert list(there.catalog.entries()) == []
 
 
-@interferes
 def test_a_commit_on_the_other_node_during_a_push_wins(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +236,6 @@ def test_a_commit_on_the_other_node_during_a_push_wins(
     assert there.head("cities") == theirs
 
 
-@interferes
 def test_lists_of_objects_may_be_truncated(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,7 +248,6 @@ def test_lists_of_objects_may_be_truncated(
     assert len(sent) > 1
 
 
-@interferes
 def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_its_part(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,7 +335,6 @@ def test_a_chain_is_replaced_in_one_exchange(
             here.push("cities", f"odf+{base}/cities", is_forced=True)
 
 
-@interferes
 def test_progress_requests_are_answered(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,12 +353,12 @@ def test_progress_requests_are_answered(
     assert there.content("cities") == here.content("cities")
 
 
-@pytest.mark.parametrize(("server_closes", "is_replaced"), [("1", False), ("0", False), ("1", True)])
+@pytest.mark.parametrize("is_replaced", [False, True])
 def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since(
-    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, server_closes: str, *, is_replaced: bool
+    here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool
 ) -> None:
     monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
-    monkeypatch.setattr(push_to_node, "SERVER_CLOSES", server_closes)
+    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.1)
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
         before = here.head("cities")

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-import pytest
 from urllib3 import Retry
 
 from odf_common.service.settings import Settings
@@ -30,7 +29,7 @@ from odf_sync.repositories import http_dataset
 from odf_sync.transfer import remote_blocks
 from odf_sync.transfer.partial_files import PartialFile
 from odf_sync.transfer.push import upload
-from odf_testing.sync_node import SyncNode, upload_objects
+from odf_testing.sync_node import SyncNode
 
 CHANGES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "sendfile", "unlink")
 SENDING: Final = ("send", "sendall", "sendmsg")
@@ -50,8 +49,6 @@ class Command:
     settings: Mapping[str, str]
     """The `ODF_…` variables of its node."""
     place: str = ""
-    uploads: bool = False
-    """Whether a push uploads its objects, although they are small."""
 
     def node(self) -> SyncNode:
         """Return the node, as a process finds it when it starts."""
@@ -64,10 +61,7 @@ class Command:
         if self.act == "pull":
             node.pull(self.place, "cities")
         elif self.act == "push":
-            with pytest.MonkeyPatch.context() as patch:
-                if self.uploads:
-                    upload_objects(patch)
-                node.push("cities", self.place)
+            node.push("cities", self.place)
         else:
             with node.served() as url:
                 os.write(ANSWERS, f"{url}\n".encode())

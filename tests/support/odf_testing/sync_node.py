@@ -35,7 +35,6 @@ from odf_sync.http.smart_protocol.routes import SmartProtocol
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.transfer.progress import Step
 from odf_sync.transfer.pull.pull_dataset import pull
-from odf_sync.transfer.push import push_to_node
 from odf_sync.transfer.push.push_dataset import push
 from odf_sync.transfer.push.push_source import Push
 from odf_testing.clocks import TickingClock
@@ -50,11 +49,6 @@ CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
 def open_exchanges(patch: pytest.MonkeyPatch) -> None:
     """Let pulls by `odf+http` open exchanges with nodes of this kind, as with one that gives URLs of its bucket."""
     patch.setattr(HttpDataset, "gives_urls", property(lambda _: True, lambda *_: None), raising=False)
-
-
-def upload_objects(patch: pytest.MonkeyPatch) -> None:
-    """Have pushes upload their objects, as if they were too large to be sent in the exchange."""
-    patch.setattr(push_to_node, "_inline_objects", lambda *_: None)
 
 
 class SyncNode:

@@ -19,8 +19,6 @@ from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 
 Listener = Callable[[ObjectKind, Multihash], None]
 
-# After an exchange with objects in it was cut off, they have to be uploaded for this long.
-UPLOADING_SECONDS: Final = 3600.0
 # An exchange that was cut off takes uploads for this long: its client does not send them again.
 LINGERING_SECONDS: Final = 60.0
 
@@ -44,7 +42,6 @@ class OpenPushes:
         self._ended: dict[str, tuple[DatasetId, float]] = {}
         self._exchanges: dict[str, list[_Exchange]] = {}
         self._received: Tally[str] = Tally()
-        self._inline: dict[str, float] = {}
         self._listeners: dict[DatasetId, list[Listener]] = {}
 
     def dataset(self, alias: str) -> DatasetId | None:
@@ -83,22 +80,6 @@ class OpenPushes:
             yield
         finally:
             exchange.until = self._clock() + (0 if exchange.archive is None else LINGERING_SECONDS)
-
-    @contextmanager
-    def inline(self, alias: str) -> Iterator[None]:
-        """Receive objects in an exchange; unless it succeeds, the next ones have to upload them.
-
-        An upload continues what was cut off; an exchange would send all objects again, however often it is cut.
-        """
-        now = self._clock()
-        self._inline = {name: until for name, until in self._inline.items() if now < until}
-        self._inline[alias.lower()] = now + UPLOADING_SECONDS
-        yield
-        self._inline.pop(alias.lower(), None)
-
-    def takes_inline(self, alias: str) -> bool:
-        """Return whether an exchange may have objects in it."""
-        return self._clock() >= self._inline.get(alias.lower(), 0.0)
 
     def takes_archive(self, alias: str, name: Multihash) -> bool:
         """Return whether an archive is accepted for a name; an exchange takes no other one then."""

@@ -41,9 +41,6 @@ LEAST_SECONDS: Final = 0.001  # 0 would be no limit for aiohttp
 IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
-INLINE_PIECE_BYTES: Final = (
-    16 * 1024
-)  # of an object, in a message: what has come of the last one is lost with the connection
 MAX_SENT_MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
 UTF8_BYTES: Final = 4  # of a character, at most
 LONG: Final = 127  # in the place of the length of a frame: it follows, in 8 bytes, as for `FRAME_BYTES`
@@ -97,14 +94,6 @@ class Channel:
         """
         await self._send(message)
         self._early.append(message)
-
-    async def send_bytes(self, content: bytes) -> None:
-        """Send the bytes of an object, in binary messages; raises `PeerClosed`."""
-        try:
-            for start in range(0, len(content), INLINE_PIECE_BYTES):
-                await self._socket.send_bytes(content[start : start + INLINE_PIECE_BYTES])
-        except ConnectionError as error:
-            raise PeerClosed from error
 
     async def _send(self, message: Message) -> None:
         try:
@@ -164,26 +153,19 @@ class Channel:
         after that the exchange can continue.
         """
         received = await self._received(seconds)
-        if isinstance(received, bytes):
-            raise ProtocolViolated(where="message", text="binary frames are for listed objects only")
         if len(received) > LARGE_CHARACTERS:
             return await asyncio.to_thread(self.end.receive, received)
         return self.end.receive(received)
 
-    async def receive_bytes(self, seconds: float) -> bytes:
-        """Return the next bytes of an object; raises as `receive` does."""
-        received = await self._received(seconds)
-        if isinstance(received, str):
-            raise ProtocolViolated(where="message", text="expected bytes of an object, got text")
-        return received
-
-    async def _received(self, seconds: float | None) -> str | bytes:
-        """Return what the next text or binary message has."""
+    async def _received(self, seconds: float | None) -> str:
+        """Return the text of the next message."""
         frame = await self._socket.receive(None if seconds is None else max(LEAST_SECONDS, seconds))
         match frame.type:
-            case WSMsgType.TEXT | WSMsgType.BINARY:
-                received: str | bytes = frame.data
+            case WSMsgType.TEXT:
+                received: str = frame.data
                 return received
+            case WSMsgType.BINARY:
+                raise ProtocolViolated(where="message", text="binary frames are not used")
             case WSMsgType.CLOSE:
                 reason = frame.extra or ""
                 refusal = refusal_in(reason)

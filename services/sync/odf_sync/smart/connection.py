@@ -25,8 +25,6 @@ from odf_sync.smart.messages import (
     CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
-    INLINE_HEADER,
-    MAX_INLINE_BYTES,
     SIGNATURES,
     SIGNATURES_HEADER,
     VERSION,
@@ -78,9 +76,6 @@ class Connection:
         """Whether the server takes signatures in archives of blocks."""
         self.keeps_visibility = answer.get(CHOSEN_HEADER) == CHOSEN
         """Whether a new dataset gets the visibility that was chosen, also if the server is single-tenant."""
-        inline = answer.get(INLINE_HEADER, "")
-        self.inline_bytes = min(float(inline), MAX_INLINE_BYTES) if WHOLE_NUMBER.fullmatch(inline) else 0
-        """How many bytes of objects the server takes in the exchange."""
         self._runner = runner
         self._channel = channel
         self._limited = limited
@@ -99,10 +94,6 @@ class Connection:
         """Send a message before its turn, which comes with `send`."""
         self._run(_read_in_time(self._channel.send_early(message)))
 
-    def send_bytes(self, content: bytes) -> None:
-        """Send the bytes of an object, whose list was sent."""
-        self._run(_read_in_time(self._channel.send_bytes(content)))
-
     def expect(self, kind: type[M]) -> M:
         """Return the next message, which is of a kind; raises `TransferRefused`, and `Unavailable` if none comes.
 
@@ -119,9 +110,9 @@ class Connection:
         """Return the next message, None if none comes in time; raises `TransferRefused`."""
         return _not_refused(self._run(self._received(seconds)))
 
-    def close(self, reason: bytes) -> None:
-        """End the exchange."""
-        self._run(self._closed(reason))
+    def close(self, reason: bytes, wait_seconds: float = CLOSED_SECONDS) -> None:
+        """End the exchange, and wait for the server's close frame."""
+        self._run(self._closed(reason, wait_seconds))
 
     def _has_ended(self) -> bool:
         """Return whether what came while the client waited or sent is the end of the exchange."""
@@ -145,10 +136,10 @@ class Connection:
         received, self._receiving = self._receiving, None
         return received.result()
 
-    async def _closed(self, reason: bytes) -> None:
+    async def _closed(self, reason: bytes, wait_seconds: float) -> None:
         # The session is closed next, and with it the connection.
         with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSED_SECONDS):
+            async with asyncio.timeout(wait_seconds):
                 await self._channel.close(CLOSE_OK, reason)
         if self._receiving is not None:
             self._receiving.cancel()  # if it has just ended, its error is not asked for: nothing is logged then

@@ -23,17 +23,10 @@ VERSION: Final = 1
 # Of the server's answer to the upgrade for a push: uploads that were cut off are continued, also of archives of blocks.
 CONTINUES_HEADER: Final = "odf-continued-uploads"
 CONTINUES: Final = "1"
-# Of the server's answer to the upgrade for a push: how many bytes of objects it takes in the exchange, after the list.
-INLINE_HEADER: Final = "odf-inline-objects"
-MAX_INLINE_BYTES: Final = 2 * 1024**2
-MAX_INLINE_OBJECTS: Final = 8  # more are stored in parallel if they are uploaded
 # Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
 # answer to the upgrade for a push: it takes signatures, in the archive of blocks.
 SIGNATURES_HEADER: Final = "odf-block-signatures"
 SIGNATURES: Final = "1"
-# Of a client's request for a push: it has nothing to say after the confirmation, so the server closes with it.
-SERVER_CLOSES_HEADER: Final = "odf-server-closes"
-SERVER_CLOSES: Final = "1"
 # Of a client's request for a push: the visibility of a new dataset was chosen, and is not a default. Of the server's
 # answer: a new dataset gets it, on a single-tenant node too.
 CHOSEN_HEADER: Final = "odf-chosen-visibility"
@@ -274,8 +267,6 @@ class UploadsRequest:
 
     object_files: tuple[ObjectFile, ...]
     is_truncated: bool
-    bytes_follow: bool | None = field(default=None, metadata=EXTENSION)
-    """Whether the bytes of the objects follow in binary messages, one object after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

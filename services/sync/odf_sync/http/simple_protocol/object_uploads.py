@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Hashable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,15 +37,6 @@ _RANGE: Final = re.compile(
 def upload_file(home: Path, alias: str, name: Multihash) -> Path:
     """Return where what has arrived of an object is kept: for each dataset apart, whose editors trust each other."""
     return home / UPLOADED / f"{_of_alias(alias)}{name}"
-
-
-def has_uploads(home: Path, alias: str, since: float) -> bool:
-    """Return whether a part of an object has arrived since a time, in seconds since the epoch."""
-    for file in (home / UPLOADED).glob(f"{_of_alias(alias)}*"):
-        with suppress(FileNotFoundError):  # it is complete
-            if file.stat().st_mtime >= since:
-                return True
-    return False
 
 
 def _of_alias(alias: str) -> str:
@@ -84,7 +75,7 @@ class ExpectedUpload:
             note=partial(pushes.note_received, target.alias),
         )
 
-    async def is_taken(self, file: PartialFile) -> bool:
+    async def store_if_complete(self, file: PartialFile) -> bool:
         """Have all bytes taken, or removed: return whether they hash to the name."""
         if file.hash() != self.name:
             file.path.unlink()
@@ -156,7 +147,7 @@ async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -
         pace = pace_of_body()
         if not await _written(request, file, pace, upload.note):
             return _refused(408, pace.too_slow())
-        if not await upload.is_taken(file):
+        if not await upload.store_if_complete(file):
             return _refused(400, f"the body hashes to {file.hash()}, not to {upload.name}")
     return web.Response()
 

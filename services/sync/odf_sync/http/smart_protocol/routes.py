@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -35,8 +34,7 @@ from odf_sync.http.endpoints import (
     name_in_path,
     require_still_allowed,
 )
-from odf_sync.http.open_pushes import UPLOADING_SECONDS, OpenPushes
-from odf_sync.http.simple_protocol.object_uploads import has_uploads
+from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.http.smart_protocol.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
 from odf_sync.http.smart_protocol.serve_push import PushTarget, held_blocks, serve_push
 from odf_sync.smart.channel import Channel, PeerClosed
@@ -58,10 +56,6 @@ from odf_sync.smart.messages import (
     CHOSEN_HEADER,
     CONTINUES,
     CONTINUES_HEADER,
-    INLINE_HEADER,
-    MAX_INLINE_BYTES,
-    SERVER_CLOSES,
-    SERVER_CLOSES_HEADER,
     SIGNATURES,
     SIGNATURES_HEADER,
     VERSION,
@@ -176,18 +170,14 @@ class SmartProtocol:
             require_allowed=partial(_require_allowed, request),
         )
         serve = partial(serve_push, target=target, request=request)
-        offered = await asyncio.to_thread(self._offered, caller_of(request), target.alias)
+        offered = self._offered(caller_of(request))
         return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES, offered)
 
-    def _offered(self, caller: Caller, alias: str) -> dict[str, str]:
+    def _offered(self, caller: Caller) -> dict[str, str]:
         """Return the headers that say what a push may use."""
         offered = {CONTINUES_HEADER: CONTINUES, SIGNATURES_HEADER: SIGNATURES}
         if self._authorizer.keeps_private(caller):
             offered[CHOSEN_HEADER] = CHOSEN
-        since = time.time() - UPLOADING_SECONDS
-        # Else bytes that have arrived would come twice.
-        if self._pushes.takes_inline(alias) and not has_uploads(self._settings.home, alias, since):
-            offered[INLINE_HEADER] = str(MAX_INLINE_BYTES)
         return offered
 
     def _creating(
@@ -274,9 +264,8 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
         await serve(channel)
         if channel.end.state is not ExchangeState.DONE:
             await _closed_after_refusal(channel)
-        if request.headers.get(SERVER_CLOSES_HEADER) != SERVER_CLOSES:
-            with suppress(TimeoutError):
-                await channel.closed(FAULT_SECONDS)
+        with suppress(TimeoutError):
+            await channel.closed(FAULT_SECONDS)
         log.debug("transfer ended", close_code=CLOSE_OK, why="confirmed", **facts)
         await channel.close(CLOSE_OK, b"")
     except PeerClosed as closed:

@@ -24,8 +24,7 @@ from odf_sync.access.rules import Action
 from odf_sync.http.connections import bytes_received, limit_received
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.open_pushes import OpenPushes
-from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, UploadTarget, upload_file
-from odf_sync.http.smart_protocol.inline_objects import receive_inline
+from odf_sync.http.simple_protocol.object_uploads import upload_file
 from odf_sync.http.smart_protocol.serve_pull import url_of
 from odf_sync.smart.archive import (
     PUSHED_BYTES_LIMIT,
@@ -44,7 +43,6 @@ from odf_sync.smart.large_messages import (
     message_bytes,
 )
 from odf_sync.smart.messages import (
-    MAX_INLINE_BYTES,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -194,11 +192,6 @@ class PushTarget:
             )
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
-    def expected(self, dataset: DatasetId, file: ObjectFile) -> ExpectedUpload:
-        """Return where an object is stored that comes in the exchange."""
-        place = UploadTarget(blobs=self.datasets.blobs, home=self.home, pushes=self.pushes, alias=self.alias)
-        return ExpectedUpload.of_object(place, dataset, file.object_type.kind, file.physical_hash)
-
     def kept(self, name: Multihash) -> Path:
         """Return where what was uploaded is kept."""
         return upload_file(self.home, self.alias, name)
@@ -309,7 +302,6 @@ async def _receive(
         target.pushes.pushing(target.alias, dataset),
         Acceptance(target.datasets, chain) as acceptance,
         target.pushes.listening(dataset, acceptance.note_object),
-        target.pushes.inline(target.alias) if uploads.bytes_follow else nullcontext(),
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
@@ -354,9 +346,7 @@ async def _receive_objects(
         count += len(uploads.object_files)
         if count > most:
             raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
-        limit_received(request, MAX_INLINE_BYTES + SMALL_BYTES if uploads.bytes_follow else LIST_BYTES)
-        if uploads.bytes_follow:
-            await receive_inline(channel, uploads.object_files, partial(target.expected, dataset))
+        limit_received(request, LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:

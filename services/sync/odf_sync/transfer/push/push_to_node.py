@@ -8,31 +8,28 @@ import sys
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from odf_common.chain.compare_chains import Behind, Equal, compare
 from odf_common.chain.walk import Link
-from odf_common.errors import InvalidInput, NotFound, OdfError
+from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash, physical_hash_of
+from odf_common.hashing.physical import physical_hash
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.sent_tokens import authorization
 from odf_sync.repositories import HttpDataset
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, no_signature
 from odf_sync.smart.channel import MAX_SENT_MESSAGE_BYTES, PeerClosed
-from odf_sync.smart.connection import Connection
+from odf_sync.smart.connection import CLOSED_SECONDS, Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.large_messages import AROUND_BYTES, JSON_BYTES_PER_ARCHIVE_BYTE
 from odf_sync.smart.messages import (
     CHOSEN,
     CHOSEN_HEADER,
     LISTED,
-    MAX_INLINE_OBJECTS,
-    SERVER_CLOSES,
-    SERVER_CLOSES_HEADER,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -107,8 +104,6 @@ class _Part:
         self._links = links
         self._objects: dict[ObjectFile, None] = {}
         self.head: Multihash | None = None
-        self.inline: list[bytes] | None = None
-        """The bytes of each object, if they are sent in the exchange."""
 
     def links(self) -> Iterator[Link]:
         for link in self._links:
@@ -123,16 +118,11 @@ class _Part:
     def objects(self) -> tuple[ObjectFile, ...]:
         return tuple(reversed(self._objects))
 
-    def listed(self, files: tuple[ObjectFile, ...], *, is_truncated: bool) -> UploadsRequest:
-        """Return the message that lists objects."""
-        follow = True if self.inline else None
-        return UploadsRequest(object_files=files, is_truncated=is_truncated, bytes_follow=follow)
-
 
 def _send_part(
     source: PushSource, there: HttpDataset, request: Push, part: _Part, head: Multihash | None
 ) -> Generator[Step, None, TransferPlan]:
-    headers = {**authorization(source.token), SERVER_CLOSES_HEADER: SERVER_CLOSES}
+    headers = authorization(source.token)
     if request.is_chosen:
         headers[CHOSEN_HEADER] = CHOSEN
     is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
@@ -153,7 +143,8 @@ def _send_part(
         if time.monotonic() - started > CROSSING_SECONDS:
             assert part.head is not None, "a part has a block"
             _require_confirmed(source, there, connection, part.head, before=head)
-        connection.close(SUCCEEDED)
+        # A node of this kind has nothing to add after its confirmation: that would be one more round trip.
+        connection.close(SUCCEEDED, 0 if connection.continues_uploads else CLOSED_SECONDS)
     return plan
 
 
@@ -210,9 +201,7 @@ def _send_blocks(
             )
         )
         if connection.continues_uploads and archive.stat().st_size <= MAX_INLINE_ARCHIVE_BYTES:
-            # The other node has most objects of a chain that is replaced.
-            most = 0 if request.is_forced else connection.inline_bytes
-            _send_early(source, connection, archive, plan, part, inline_bytes=most)
+            _send_early(source, connection, archive, plan, part)
         connection.expect(PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
     connection.send(NewBlocks(new_blocks=batch))
@@ -221,45 +210,16 @@ def _send_blocks(
 
 
 def _send_early(
-    source: PushSource,
-    connection: Connection,
-    archive: Path,
-    plan: TransferPlan,
-    part: _Part,
-    *,
-    inline_bytes: float,
+    source: PushSource, connection: Connection, archive: Path, plan: TransferPlan, part: _Part
 ) -> None:
     """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
     connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(LISTED, LISTED_EARLY):
         return
-    part.inline = _inline_objects(source, part.objects, inline_bytes)
-    connection.send_early(part.listed(part.objects, is_truncated=False))
-    if part.inline is None:
-        return
-    with suppress(PeerClosed):  # if the node has refused, that comes next
-        for content in part.inline:
-            connection.send_bytes(content)
+    connection.send_early(UploadsRequest(object_files=part.objects, is_truncated=False))
+    if not plan.num_objects:
         connection.send_early(UploadsComplete())
         connection.send_early(CompleteRequest())
-
-
-def _inline_objects(source: PushSource, files: tuple[ObjectFile, ...], most: float) -> list[bytes] | None:
-    """Return the bytes of each object; None if they are too many, or are not here as the chain declares them."""
-    if files and (not most or len(files) > MAX_INLINE_OBJECTS or sum(file.size for file in files) > most):
-        return None
-    blobs, dataset = source.datasets.blobs, source.state.dataset_id
-    objects = []
-    for file in files:
-        try:
-            with blobs.open(dataset, file.object_type.kind, file.physical_hash) as stored:
-                content = stored.read(file.size + 1)
-        except OdfError:  # an upload names it
-            return None
-        if len(content) != file.size or physical_hash_of(content) != file.physical_hash:
-            return None
-        objects.append(content)
-    return objects
 
 
 def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> BlocksBatch:
@@ -288,11 +248,9 @@ def _uploader(source: PushSource, connection: Connection) -> Uploader:
 def _send_objects(source: PushSource, connection: Connection, part: _Part) -> Iterator[Step]:
     """Send the objects of the new blocks, list by list."""
     total, done = len(part.objects), 0
-    if part.inline:
-        yield Step(alias=source.alias, state="objects", done=total, total=total)
     lists = list(_lists(part.objects, may_expire=not connection.continues_uploads))
     for number, files in enumerate(lists, 1):
-        connection.send(part.listed(files, is_truncated=number < len(lists)))
+        connection.send(UploadsRequest(object_files=files, is_truncated=number < len(lists)))
         uploads = connection.expect(UploadsReply).object_transfer_strategies
         for count in _uploaded(source, connection, uploads):
             yield Step(alias=source.alias, state="objects", done=done + count, total=total)
