@@ -2,13 +2,13 @@
 
 Nothing on the wire names the type of a message: `exchange` knows which ones may come next. Unknown fields are ignored,
 absent options may be null or missing. An archive is a list of numbers there, which is converted in parts: as a list of
-Python's it would take eight times its size. Lists of objects are read and written one object at a time, for the same
-reason.
+Python's it would take eight times its size. Each object of a list is read
+as the JSON is, and lists are written one object at a time, for the same reason.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
@@ -27,6 +27,7 @@ from odf_sync.smart.messages import (
     Message,
     MetadataReply,
     NewBlocks,
+    ObjectFile,
     Phase,
     Refusal,
     UnknownFault,
@@ -40,14 +41,10 @@ T = TypeVar("T")
 
 UINT64_MAX: Final = (1 << 64) - 1
 PART_CHARS: Final = 1 << 16  # of an archive's numbers that are converted at a time
-# Of a message without its archive, and a list of objects: as Python objects they take up to 30 bytes each.
-JSON_CHARS: Final = 16 * 1024**2
+# Of a message without its archive: a list of 250,000 objects has a million.
+MAX_VALUES: Final = 2_000_000
 _PAYLOAD: Final = re.compile(r'"payload"\s*:\s*\[([0-9,\s]*)\]')
 _NO_PAYLOAD: Final = '"payload":[]'
-_FILES: Final = "object_files"
-_FILES_BEGIN: Final = re.compile(r'"object_files"\s*:\s*\[')
-# An object of a list, as all implementations write it: it has no other object or list in it.
-_FILE: Final = re.compile(r"\s*(\{[^][{}]{0,2000}\})\s*([],])")
 _NO_PLACES: Final = '"object_transfer_strategies":[]'
 _BLANK: Final = re.compile(r"\s*")
 _NUMBERS: Final = tuple(str(number) for number in range(256))
@@ -155,53 +152,28 @@ def _is_result(kind: type[Message]) -> bool:
 
 
 def _parsed(text: str) -> Mapping[str, object]:
-    """Return the JSON object; its payload, a long list of numbers, is converted apart."""
+    """Return the JSON object; its payload, a long list of numbers, is converted apart, and objects as they are read."""
     match = _PAYLOAD.search(text)
-    payload, files = b"", _Files.in_text(text) if match is None else None
+    payload = b""
     try:
         if match is not None:
             payload = _bytes(text, *match.span(1))
             text = text[: match.start(1)] + text[match.end(1) :]
-        elif files is not None:
-            text = text[: files.start] + text[files.end :]
-        if len(text) > JSON_CHARS:
-            raise InvalidInput(
-                text=f"{len(text)} characters; at most {JSON_CHARS} are taken", where="message"
-            )
-        plain = json.loads(text)
+        count = sum(map(text.count, "[{,"))
+        if count > MAX_VALUES:
+            raise InvalidInput(text=f"{count} values; at most {MAX_VALUES} are taken", where="message")
+        plain = json.loads(text, object_hook=_object_file)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text=f"not a message: {str(error)[:200]}", where="message") from error
     for batch in plain.values() if isinstance(plain, dict) else ():
         if isinstance(batch, dict) and batch.get("payload") == []:
             batch["payload"] = payload
-    if files is not None and isinstance(plain, dict) and plain.get(_FILES) == []:
-        plain[_FILES] = files
     return _object(plain, "message")
 
 
-class _Files(list[object]):
-    """A list of objects in the text of a message, between two places; each is read when it is asked for."""
-
-    def __init__(self, text: str, start: int, end: int) -> None:
-        super().__init__()
-        self._text, self.start, self.end = text, start, end
-
-    @classmethod
-    def in_text(cls, text: str) -> "_Files | None":
-        """Return the list, None if there is none, or it has anything but objects without objects or lists in them."""
-        begin = _FILES_BEGIN.search(text)
-        match = begin and _FILE.match(text, begin.end())
-        while match is not None and match[2] == ",":
-            match = _FILE.match(text, match.end())
-        return None if begin is None or match is None else cls(text, begin.end(), match.end() - 1)
-
-    def __iter__(self) -> Iterator[object]:
-        """Yield the objects; raises `InvalidInput`."""
-        for match in _FILE.finditer(self._text, self.start, self.end + 1):
-            try:
-                yield json.loads(match[1])
-            except ValueError as error:
-                raise InvalidInput(text=f"not an object: {str(error)[:200]}", where=_FILES) from error
+def _object_file(plain: dict[str, object]) -> object:
+    """Return an object of a list as it is kept: as the JSON has it, it would take several times the memory."""
+    return _read(ObjectFile, plain, "object_file") if "physical_hash" in plain else plain
 
 
 def _numbers(payload: bytes) -> str:
@@ -256,6 +228,8 @@ def _is_written(field: Field[Any], value: object) -> bool:
 
 def _read(kind: type[T], plain: object, where: str) -> T:
     """Return a dataclass from its JSON object; raises `InvalidInput`, which names the field."""
+    if isinstance(plain, kind):
+        return plain
     members = _object(plain, where)
     hints = _hints(kind)  # type: ignore[arg-type]
     values = {
