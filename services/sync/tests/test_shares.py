@@ -6,8 +6,7 @@ import pytest
 
 from odf_common.adapters.networks import Networks
 from odf_sync.access.rate_limits import (
-    BODY_BYTES_PER_SECOND,
-    BodyPace,
+    Pace,
     Shares,
     counted_address,
     forwarded_address,
@@ -78,18 +77,25 @@ def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_the_tot
 
 
 def test_a_body_may_pause_but_has_to_arrive_at_a_rate() -> None:
-    now = 100.0
-    pace = BodyPace(60.0, lambda: now)
-    assert pace.seconds_left() == 60
-    now = 150.0
-    pace.note(1)
-    assert pace.seconds_left() == pytest.approx(10, abs=0.01), "a byte gains next to nothing"
-    pace.note(20 * BODY_BYTES_PER_SECOND)
-    assert pace.seconds_left() == pytest.approx(30, abs=0.01)
-    pace.note(10**9)
-    assert pace.seconds_left() == 60, "no pause is longer, whatever has arrived"
-    now = 100.0 + 60 + 20 + 10**9 / BODY_BYTES_PER_SECOND + 1
-    assert pace.seconds_left() < 0
+    pace = Pace(60.0, 1024, total_seconds=1000.0)
+    assert pace.seconds_left == 60
+    pace.note(1, 50)
+    assert pace.seconds_left == pytest.approx(10, abs=0.01), "a byte gains next to nothing"
+    pace.note(20 * 1024, 0)
+    assert pace.seconds_left == pytest.approx(30, abs=0.01)
+    pace.note(10**9, 0)
+    assert pace.seconds_left == 60, "no pause is longer, whatever has arrived"
+    pace.note(0, 61)
+    assert pace.seconds_left < 0
+    assert pace.too_slow() == "no byte of the body for 60 s, or less than 1024 a second"
+
+
+def test_a_body_has_an_end_at_any_pace() -> None:
+    pace = Pace(60.0, 1024, total_seconds=100.0)
+    pace.note(10**9, 90)
+    assert pace.seconds_left == 10
+    pace.note(10**9, 10)
+    assert (pace.seconds_left, pace.too_slow()) == (0, "no end of the body in 100 s")
 
 
 def test_bodies_have_a_separate_pace_and_shares() -> None:
@@ -99,5 +105,5 @@ def test_bodies_have_a_separate_pace_and_shares() -> None:
         ]
     assert found == [True] * 32 + [False]
     pace = pace_of_body()
-    assert 0 < pace.seconds_left() <= 60
+    assert pace.seconds_left == 60
     assert pace.too_slow() == "no byte of the body for 60 s, or less than 1024 a second"

@@ -1,11 +1,12 @@
 """Limits of callers, in bounded memory: requests per second, failed logins per minute, uploads and their pace."""
 
+import asyncio
 import math
 import threading
 import time
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -22,7 +23,7 @@ WINDOW_SECONDS: Final = 60.0  # in which failed logins are counted
 MAX_BODIES: Final = 64  # received at a time
 MAX_BODIES_OF_CALLER: Final = 32  # of these
 BODY_PAUSE_SECONDS: Final = 60.0  # without a byte
-BODY_BYTES_PER_SECOND: Final = 1024  # on average; a slow line that sends several at a time has more
+BODY_BYTES_PER_SECOND: Final = 1024  # a slow line that sends several at a time has more
 
 LIMITED: Final = Counter(
     "odf_http_rate_limited_total", "Requests answered 429 because their caller exceeded the rate limit."
@@ -89,27 +90,47 @@ class Shares:
             self._counts += Tally()  # forgets callers without work
 
 
-class BodyPace:
-    """How long a client may still take to send more of a body: a byte now and then does not keep a place."""
+class Pace:
+    """How long a sender may still take: a byte now and then keeps no place. Only the time that it is awaited counts."""
 
-    def __init__(self, pause_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Allow a pause of `pause_seconds`, and such a delay in all at `BODY_BYTES_PER_SECOND`."""
-        self._pause_seconds = pause_seconds
-        self._monotonic = monotonic
-        self._until = monotonic() + pause_seconds
+    def __init__(
+        self,
+        pause_seconds: float,
+        bytes_per_second: float,
+        *,
+        total_seconds: float = math.inf,
+        subject: str = " of the body",
+    ) -> None:
+        """Allow a pause of `pause_seconds` at first, and as much again as bytes arrive at the rate."""
+        self._pause_seconds = self._pause_left = pause_seconds
+        self._bytes_per_second = bytes_per_second
+        self._total_seconds = self._total_left = total_seconds
+        self._subject = subject
 
-    def note(self, size: int) -> None:
-        """Note that bytes have arrived."""
-        self._until += size / BODY_BYTES_PER_SECOND
-
+    @property
     def seconds_left(self) -> float:
-        """Return how long the next bytes may take; not more than 0 if all took too long."""
-        return min(self._pause_seconds, self._until - self._monotonic())
+        """How long the next bytes may take; not more than 0 if they took too long."""
+        return min(self._pause_left, self._total_left)
+
+    def note(self, size: int, seconds: float) -> None:
+        """Note that bytes, or none, have arrived after so many seconds."""
+        earned = size / self._bytes_per_second
+        self._pause_left = min(self._pause_seconds, self._pause_left - seconds + earned)
+        self._total_left -= seconds
+
+    async def read(self, reading: Awaitable[bytes]) -> bytes:
+        """Return the next bytes, and note them; raises `TimeoutError`."""
+        began = time.monotonic()
+        content = await asyncio.wait_for(reading, self.seconds_left)
+        self.note(len(content), time.monotonic() - began)
+        return content
 
     def too_slow(self) -> str:
-        """Return the message for a client that was too slow."""
-        rate = f"less than {BODY_BYTES_PER_SECOND} a second"
-        return f"no byte of the body for {self._pause_seconds:g} s, or {rate}"
+        """Return the message for a sender that was too slow."""
+        if self._total_left <= 0:
+            return f"no end{self._subject} in {self._total_seconds:g} s"
+        rate = f"less than {self._bytes_per_second:g} a second"
+        return f"no byte{self._subject} for {self._pause_seconds:g} s, or {rate}"
 
 
 def shares_of_bodies() -> Shares:
@@ -117,9 +138,9 @@ def shares_of_bodies() -> Shares:
     return Shares(most=MAX_BODIES, of_caller=MAX_BODIES_OF_CALLER)
 
 
-def pace_of_body() -> BodyPace:
+def pace_of_body() -> Pace:
     """Return the pace that a body must have."""
-    return BodyPace(BODY_PAUSE_SECONDS)
+    return Pace(BODY_PAUSE_SECONDS, BODY_BYTES_PER_SECOND)
 
 
 @dataclass(slots=True)

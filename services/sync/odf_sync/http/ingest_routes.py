@@ -215,15 +215,13 @@ class IngestRoutes:
         size, pace = 0, pace_of_body()
         while True:
             try:
-                async with asyncio.timeout(pace.seconds_left()):
-                    chunk = await request.content.readany()
+                chunk = await pace.read(request.content.readany())
             except TimeoutError as error:
                 text = f"{pace.too_slow()}; nothing was accepted"
                 raise PushRefused(status=408, error="BodyTimeout", text=text) from error
             if not chunk:
                 decoder.finish()
                 return
-            pace.note(len(chunk))
             size = await self._run(self._write, staged, decoder.decode(chunk), size)
 
     def _write(self, staged: StagedFile, pieces: Iterator[bytes], before: int) -> int:

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import urllib3
 
+from odf_sync.access.rate_limits import Pace
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 HEADERS_SECONDS: Final = 60.0  # for the status and headers, with all interim responses
 WINDOW_SECONDS: Final = 60.0
-WINDOW_BYTES: Final = 64 * 1024  # at least, in each window
+WINDOW_BYTES: Final = 64 * 1024  # that have to arrive while so long is waited for them
 RESPONSE_SECONDS: Final = 24 * 3600.0  # for a response at whatever pace
 MIN_BYTES_PER_SECOND: Final = WINDOW_BYTES / WINDOW_SECONDS
 
@@ -62,7 +64,12 @@ class _PacedSocket(io.RawIOBase):
         self._raw = sock.makefile("rb", buffering=0)
         self.has_headers = False
         self._waited = 0.0  # seconds, since the first byte was awaited
-        self._window = (0.0, 0)  # seconds waited when it began, and bytes that arrived in it
+        self._pace = Pace(
+            WINDOW_SECONDS,
+            WINDOW_BYTES / WINDOW_SECONDS,
+            total_seconds=RESPONSE_SECONDS,
+            subject=" of the response",
+        )
 
     def readable(self) -> bool:
         return True
@@ -70,23 +77,18 @@ class _PacedSocket(io.RawIOBase):
     def readinto(self, buffer: "WriteableBuffer", /) -> int:
         began = time.monotonic()
         count = self._raw.readinto(buffer) or 0
-        self._waited += time.monotonic() - began
-        start, arrived = self._window
-        self._window = (start, arrived + count)
+        waited = time.monotonic() - began
+        self._waited += waited
+        self._pace.note(count, waited)
         if count:
             self._check()
         return count
 
     def _check(self) -> None:
-        start, arrived = self._window
         if not self.has_headers and self._waited > HEADERS_SECONDS:
             raise TooSlow(f"no complete headers in {HEADERS_SECONDS:g} s")
-        if self._waited > RESPONSE_SECONDS:
-            raise TooSlow(f"no end of the response in {RESPONSE_SECONDS:g} s")
-        if self._waited - start > WINDOW_SECONDS:
-            if arrived < WINDOW_BYTES:
-                raise TooSlow(f"{arrived} bytes in {WINDOW_SECONDS:g} s")
-            self._window = (self._waited, 0)
+        if self._pace.seconds_left <= 0:
+            raise TooSlow(self._pace.too_slow())
 
     def close(self) -> None:
         self._raw.close()

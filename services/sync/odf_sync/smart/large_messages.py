@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
-from odf_sync.access.rate_limits import BodyPace
+from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, Pace
 from odf_sync.smart.channel import IDLE_SECONDS, MAX_SENT_MESSAGE_BYTES, Channel
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Fault, Internal, Message, Phase, TransferPlan
@@ -31,8 +31,7 @@ INCOMPRESSIBLE: Final = 1024  # bytes that do not compress take one more, at mos
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
 REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
 FIRST_BYTES_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
-LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # on average, after that
-LOOKS: Final = 6  # at what has arrived, in that time
+LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # after that
 SILENT_SECONDS: Final = 120.0  # without a byte; a push keeps disk and memory from others
 ARRIVAL_POLL_SECONDS: Final = 10.0  # between two checks of what has arrived
 M = TypeVar("M", bound=Message)
@@ -55,44 +54,29 @@ def seconds_for(size: int) -> float:
     return FIRST_SECONDS + size / BYTES_PER_SECOND
 
 
-async def expect_arriving(channel: Channel, kind: type[M], size: int, arrived: Callable[[], int]) -> M:
-    """Return the next message, of a kind and large; raises `TimeoutError` if its bytes have not `arrived` fast enough.
+def pace_of_message(size: int) -> Pace:
+    """Return the pace of the next message of up to `size` bytes, or of the archive that is uploaded in its place.
 
-    `size` is that of the message, or of the archive that is uploaded in its place. After a grace period a rate is
-    required, on average from the start: the room that is reserved for the message is not available to others.
+    The room that is reserved for a large one is not available to others, so it has to come faster.
     """
+    if size > SMALL_BYTES:
+        return Pace(FIRST_BYTES_SECONDS, LEAST_BYTES_PER_SECOND, subject="")
+    return Pace(SILENT_SECONDS, BODY_BYTES_PER_SECOND, total_seconds=IDLE_SECONDS, subject="")
+
+
+async def expect_in_pace(channel: Channel, kind: type[M], arrived: Callable[[], int], size: int = 0) -> M:
+    """Return the next message, of a kind; raises `TimeoutError` once its bytes have not `arrived` fast enough."""
     now = asyncio.get_running_loop().time
-    started, before = now(), await asyncio.to_thread(arrived)
-    until = started + seconds_for(size)
+    pace, before, since = pace_of_message(size), await asyncio.to_thread(arrived), now()
     while True:
         try:
-            return await channel.expect(kind, min(FIRST_BYTES_SECONDS / LOOKS, until - now()))
+            return await channel.expect(kind, min(ARRIVAL_POLL_SECONDS, pace.seconds_left))
         except TimeoutError as error:
-            came, elapsed = await asyncio.to_thread(arrived) - before, now() - started
-            if now() >= until or came < LEAST_BYTES_PER_SECOND * (elapsed - FIRST_BYTES_SECONDS):
-                text = f"{came} bytes of the message arrived in {elapsed:.0f} s, which is too slow"
-                raise TimeoutError(text) from error
-
-
-async def expect_soon(channel: Channel, kind: type[M], arrived: Callable[[], int]) -> M:
-    """Return the next message, of a kind; raises `TimeoutError` once no byte has `arrived` for a while.
-
-    The same holds if they arrive more slowly than the minimum rate of a body.
-    """
-    now = asyncio.get_running_loop().time
-    seen, heard, until = await asyncio.to_thread(arrived), now(), now() + IDLE_SECONDS
-    pace = BodyPace(SILENT_SECONDS, now)
-    while True:
-        try:
-            return await channel.expect(kind, min(ARRIVAL_POLL_SECONDS, SILENT_SECONDS))
-        except TimeoutError as error:
-            came = await asyncio.to_thread(arrived) - seen
-            if came > 0:
-                seen, heard = seen + came, now()
-                pace.note(came)
-            if min(heard + SILENT_SECONDS, until) <= now() or pace.seconds_left() <= 0:
-                text = f"no {kind.__name__} after {now() - heard:.0f} s without a byte, or too few of them"
-                raise TimeoutError(text) from error
+            count, until = await asyncio.to_thread(arrived), now()
+            pace.note(count - before, until - since)
+            before, since = count, until
+            if pace.seconds_left <= 0:
+                raise TimeoutError(pace.too_slow()) from error
 
 
 class LargeMessages:

@@ -20,7 +20,7 @@ from aiohttp import hdrs, web
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind
-from odf_sync.access.rate_limits import BodyPace, pace_of_body, shares_of_bodies
+from odf_sync.access.rate_limits import Pace, pace_of_body, shares_of_bodies
 from odf_sync.http.open_pushes import OpenPushes
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
 from odf_sync.transfer.push.upload import OFFSET
@@ -168,12 +168,11 @@ def _part(request: web.Request, length: int) -> _Part | None:
 
 
 async def _written(
-    request: web.Request, file: PartialFile, pace: BodyPace, note: Callable[[int], object]
+    request: web.Request, file: PartialFile, pace: Pace, note: Callable[[int], object]
 ) -> bool:
     """Append the body to a file; return False if the client stopped sending, or is too slow."""
     try:
-        while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), pace.seconds_left()):
-            pace.note(len(chunk))
+        while chunk := await pace.read(request.content.read(CHUNK_BYTES)):
             note(len(chunk))
             await asyncio.to_thread(file.write, chunk)
     except TimeoutError:

@@ -20,7 +20,13 @@ from odf_sync.http.connections import bytes_received, hold_received, is_held, li
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.smart.channel import IDLE_SECONDS, PROMPT_SECONDS, Channel
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.large_messages import AROUND_BYTES, LargeMessages, expect_arriving, seconds_for
+from odf_sync.smart.large_messages import (
+    AROUND_BYTES,
+    SMALL_BYTES,
+    LargeMessages,
+    expect_in_pace,
+    seconds_for,
+)
 from odf_sync.smart.messages import (
     VERSION,
     VERSION_HEADER,
@@ -171,8 +177,8 @@ class _Lists:
             raise _refused(TOO_LONG)
         async with self._source.lists.receiving(size, counted_caller(self._request)):
             limit_received(self._request, size)
-            downloads = await expect_arriving(
-                self._channel, DownloadsRequest, size, lambda: bytes_received(self._request)
+            downloads = await expect_in_pace(
+                self._channel, DownloadsRequest, lambda: bytes_received(self._request), SMALL_BYTES + 1
             )
             hold_received(self._request, SMALL_LIST_BYTES)
             yield await self._counted(downloads)

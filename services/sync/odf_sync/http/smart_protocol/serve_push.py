@@ -38,8 +38,7 @@ from odf_sync.smart.large_messages import (
     SMALL_BYTES,
     LargeMessages,
     archive_bytes,
-    expect_arriving,
-    expect_soon,
+    expect_in_pace,
     message_bytes,
 )
 from odf_sync.smart.messages import (
@@ -261,13 +260,7 @@ async def _received_blocks(
         def arrived() -> int:
             return bytes_received(request) + target.archive_bytes()
 
-        if size <= SMALL_BYTES:
-            message = await expect_soon(channel, NewBlocks, arrived)
-        else:
-            longest = max(
-                size, archive_bytes(plan)
-            )  # an archive that is uploaded may be longer than a message
-            message = await expect_arriving(channel, NewBlocks, longest, arrived)
+        message = await expect_in_pace(channel, NewBlocks, arrived, size)
         batch = message.new_blocks
         archive = None if batch.archive is None else target.kept(batch.archive)
         async with _refusing(channel):
@@ -283,12 +276,12 @@ async def _receive(
     arrived = partial(bytes_received, request)
     if not blocks:
         await channel.send(BlocksAccepted())
-        await expect_soon(channel, CompleteRequest, arrived)
+        await expect_in_pace(channel, CompleteRequest, arrived)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     limit_received(request, LIST_BYTES)
     await channel.send(BlocksAccepted())
-    uploads = await expect_soon(channel, UploadsRequest, arrived)
+    uploads = await expect_in_pace(channel, UploadsRequest, arrived)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(
         alias=target.alias,
@@ -305,7 +298,7 @@ async def _receive(
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
-        await expect_soon(channel, CompleteRequest, arrived)
+        await expect_in_pace(channel, CompleteRequest, arrived)
         await asyncio.to_thread(target.complete, acceptance, dataset, push)
     # Not earlier: a push that is cut off refers to it again, instead of sending it once more.
     if received.archive is not None:
@@ -351,7 +344,7 @@ async def _receive_objects(
         await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:
             return
-        uploads = await expect_soon(channel, UploadsRequest, partial(bytes_received, request))
+        uploads = await expect_in_pace(channel, UploadsRequest, partial(bytes_received, request))
 
 
 async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
