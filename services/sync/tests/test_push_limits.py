@@ -306,12 +306,12 @@ class Saying:
         raise TimeoutError
 
 
-def seconds_awaited(monkeypatch: pytest.MonkeyPatch, *arrived: int) -> float:
+def seconds_awaited(monkeypatch: pytest.MonkeyPatch, *arrived: int, size: int = 0) -> float:
     async def wait() -> float:
         channel = Saying(*arrived)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: channel.now)
         assert (
-            await expect_in_pace(cast("Channel", channel), CompleteRequest, channel.bytes)
+            await expect_in_pace(cast("Channel", channel), CompleteRequest, channel.bytes, size)
             == CompleteRequest()
         )
         return channel.now
@@ -332,6 +332,15 @@ def test_a_push_that_sends_a_byte_now_and_then_is_ended_too(monkeypatch: pytest.
     assert seconds_awaited(monkeypatch, *steady) == 400
     with pytest.raises(TimeoutError, match="no byte for 120 s"):
         seconds_awaited(monkeypatch, *steady, *[40 * 10_240] * 14)
+
+
+def test_a_large_message_has_to_arrive_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    rate, size = large_messages.LEAST_BYTES_PER_SECOND, large_messages.SMALL_BYTES + 1
+    slowest = [7] * 6 + [7 + 10 * rate * number for number in range(1, 5)]
+    assert seconds_awaited(monkeypatch, *slowest, size=size) == 100
+    for number in (6, 9):
+        with pytest.raises(TimeoutError, match=f"less than {rate} a second"):
+            seconds_awaited(monkeypatch, *slowest[:number], *[slowest[number - 1]] * 4, size=size)
 
 
 def test_a_silent_push_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from odf_sync.http.smart_protocol import serve_push
 from odf_sync.http.smart_protocol.serve_push import _unpacked
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
-from odf_sync.smart import large_messages
 from odf_sync.smart.archive import ArchivedBlock
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
 from odf_sync.smart.connection import Connection, received_blocks
@@ -35,7 +34,6 @@ from odf_sync.smart.large_messages import (
     SMALL_BYTES,
     TOO_MANY_PUSHES,
     LargeMessages,
-    expect_in_pace,
     message_bytes,
     seconds_for,
 )
@@ -50,7 +48,6 @@ from odf_sync.smart.messages import (
     InvalidInterval,
     MetadataReply,
     NameCollision,
-    NewBlocks,
     ObjectFile,
     ObjectType,
     Phase,
@@ -406,45 +403,6 @@ def test_each_caller_has_one_large_message_or_several_of_half_in_all() -> None:
         return [*found, await may_receive(6 * SMALL_BYTES, "ann")]
 
     assert asyncio.run(receive()) == [True, False, False, True, False, True, True]
-
-
-class Pausing:
-    """The channel of a client whose message comes after some pauses; `arrived` are the bytes seen before each."""
-
-    def __init__(self, *arrived: int) -> None:
-        self._arrived = list(arrived)
-        self.waits: list[float] = []
-        self.now = 0.0
-
-    def bytes(self) -> int:
-        return self._arrived[0]
-
-    async def expect(self, _: object, seconds: float) -> object:
-        self.waits.append(seconds)
-        if len(self._arrived) == 1:
-            return NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b""))
-        del self._arrived[0]
-        self.now += seconds
-        raise TimeoutError
-
-
-def test_a_large_message_is_awaited_while_its_bytes_arrive_fast_enough(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def wait(channel: Pausing) -> object:
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: channel.now)
-        return await expect_in_pace(cast("Any", channel), NewBlocks, channel.bytes, LARGE)
-
-    rate = large_messages.LEAST_BYTES_PER_SECOND
-    slowest = [7] * 6 + [7 + 10 * rate * number for number in range(1, 5)]
-    steady = Pausing(*slowest)
-    assert asyncio.run(wait(steady)) == NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b""))
-    assert steady.waits == [10.0] * 10
-    for number in (6, 9):
-        silent = Pausing(*slowest[:number], *[slowest[number - 1]] * 4)
-        with pytest.raises(TimeoutError, match=f"less than {rate} a second"):
-            asyncio.run(wait(silent))
-        assert len(silent.waits) == number
 
 
 def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
