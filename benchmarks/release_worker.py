@@ -29,7 +29,7 @@ from node_under_test import BenchedNode, running_node  # noqa: E402
 try:
     from odf_cli import clients
 except ImportError:  # an older release
-    from odf_common.cli import clients  # type: ignore[no-redef, attr-defined]
+    from odf_common.cli import clients  # type: ignore[no-redef, import-not-found]
 
 COMMITS = 100
 TRANSACTIONS = 50

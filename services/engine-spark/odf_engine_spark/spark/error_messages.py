@@ -28,7 +28,8 @@ _NO_END: Final = "Max iterations ("  # such as of columns that each build on the
 _DISK_FULL: Final = "No space left on device"
 DISK: Final = "the disk of the engine's temporary files, outside of containers that of $ODF_HOME"
 _ADVICE: Final = re.compile(
-    r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error(?:, and return NULL instead)?\."
+    r"(?: If necessary s| S|(?<=\s)S)et \"?spark\.[\w.]+\"? to [\"\'`\w]+ to bypass this error"
+    r"(?:, and return NULL instead)?\."
     r"| To enable existing features set [^.]*\.[^.]*\.[^.]*\."
 )
 _STACK: Final = re.compile(r"\n+(?:JVM stacktrace:|\s+at (?:org|java|scala)\.).*", re.DOTALL)
