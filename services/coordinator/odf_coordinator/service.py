@@ -20,8 +20,8 @@ from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Parts, register
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.problems import Problems
 from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.stalls import Stalls
 from odf_coordinator.commit.committer import Committer, Sign
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.definitions.create import DatasetCreator
@@ -56,7 +56,7 @@ def build(env: Environment) -> Service:
     datasets = Datasets(
         catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, has_key=keys.has
     )
-    committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.waits)
+    committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.stalls)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = PartitionOwnership(datasets=datasets, keys=keys, announce=committer.announce)
     schemas = _first_schemas(env, datasets, committer)
@@ -110,7 +110,7 @@ def _ingest(settings: Settings) -> IngestClient:
     return IngestClient(address, credentials=None if address is None else peer_credentials(settings, address))
 
 
-def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Committer:
+def _committer(env: Environment, owners: OwnershipCheck, stalls: Stalls) -> Committer:
     key = node_key(env.settings.home / "keys")
     log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
     return Committer(
@@ -124,7 +124,7 @@ def _committer(env: Environment, owners: OwnershipCheck, waits: Problems) -> Com
         block_version=env.settings.block_version,
         lock_ttl_ms=env.settings.lock_ttl_ms,
         sign=_signing(key) if env.settings.sign_blocks else None,
-        waits=waits,
+        stalls=stalls,
     )
 
 

@@ -78,14 +78,14 @@ def test_a_derivative_whose_head_is_from_the_future_waits_and_says_so(
     with capture_logs():
         node.push("cities", "Rome", minute=1)
         node.work()
-        problem = node.scheduler.current_problem(copy.id)
-        assert problem is not None
-        assert "the clock of this machine says" in problem.text
-        assert "`odf reset DATASET BLOCK`" in problem.remedy
+        stall = node.scheduler.stall_of(copy.id)
+        assert stall is not None
+        assert "the clock of this machine says" in stall.reason
+        assert "`odf reset DATASET BLOCK`" in stall.remedy
         node.editor.reset("cities.copy", copy.state.head)
         node.now += 10
         node.work()
-    assert node.scheduler.current_problem(copy.id) is None
+    assert node.scheduler.stall_of(copy.id) is None
     assert node.find("cities.copy").state.last_offset == 1
 
 

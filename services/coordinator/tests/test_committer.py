@@ -19,9 +19,10 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, ExecuteTransform, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
 from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.commit.committer import SETTLE_ATTEMPTS
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
-from odf_coordinator.transforms.scheduler import UNAVAILABLE_BACKOFF
+from odf_coordinator.transforms.scheduler import SchedulerLimits
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def test_a_dataset_whose_commits_wait_has_a_problem_until_one_is_done(
     def cut_off() -> None:
         raise Unavailable(what="the store")
 
-    committer, waits = node.new_committer(refs=LateRefs(node.refs, cut_off)), node.datasets.waits
+    committer, stalls = node.new_committer(refs=LateRefs(node.refs, cut_off)), node.datasets.stalls
     commit = partial(
         committer.commit,
         cities.id,
@@ -257,12 +258,12 @@ def test_a_dataset_whose_commits_wait_has_a_problem_until_one_is_done(
 
     with pytest.raises(Unavailable):
         commit()
-    problem = waits.get(cities.id)
-    assert problem is not None
-    assert problem.text == "commits are waiting: the store cannot be reached"
+    stall = stalls.get(cities.id, Activity.COMMIT)
+    assert stall is not None
+    assert stall.reason == "commits are waiting: the store cannot be reached"
 
     assert isinstance(commit(), Committed)
-    assert waits.get(cities.id) is None
+    assert stalls.get(cities.id, Activity.COMMIT) is None
 
 
 def test_listeners_find_the_state_at_the_new_head_in_memory(node: Coordinator, cities: DatasetHandle) -> None:
@@ -394,7 +395,7 @@ def test_derivatives_follow_a_derivative_whose_commit_was_not_durable_at_once(
     files.push("cities", "Oslo")
     fail_to_sync_references(monkeypatch, SETTLE_ATTEMPTS + 1)
     files.work()
-    files.now += UNAVAILABLE_BACKOFF.most
+    files.now += SchedulerLimits().unavailable_backoff.most
     files.work()
     assert files.find("cities.copy").state.last_offset == 0
     assert files.find("copy.copy").state.last_offset is None

@@ -109,10 +109,10 @@ def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: st
 def test_with_its_key_a_copy_is_ours_and_a_pull_gives_it_topics(node: Coordinator, key: PrivateKey) -> None:
     assert unheard(node.find("cities"), node.keys.has) is None
     node.keys.save(key)
-    problem = unheard(node.find("cities"), node.keys.has)
-    assert problem is not None
-    assert problem.text.endswith("has no topic here: nothing can be published to it")
-    assert problem.remedy == "`odf pull cities` creates it"
+    stall = unheard(node.find("cities"), node.keys.has)
+    assert stall is not None
+    assert stall.reason.endswith("has no topic here: nothing can be published to it")
+    assert stall.remedy == "`odf pull cities` creates it"
 
     steps = list(node.puller.pull(["cities"], is_all=False, is_recursive=False, is_wanted=lambda: True))
 

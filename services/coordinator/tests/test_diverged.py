@@ -38,10 +38,10 @@ class Story:
         self.node.push("cities", "Lima", minute=2)
 
     def problems(self) -> list[str]:
-        return [self.node.scheduler.problem_of(self.node.find(ref).id) for ref in COPIES]
+        return [self.node.stall_text(self.node.find(ref).id) for ref in COPIES]
 
     def remedy(self, ref: str) -> str:
-        found = self.node.scheduler.current_problem(self.node.find(ref).id)
+        found = self.node.scheduler.stall_of(self.node.find(ref).id)
         return "" if found is None else found.remedy
 
     def derive_again(self, *refs: str) -> list[PullProgress]:
@@ -208,7 +208,7 @@ def test_a_reset_while_a_transform_runs_loses_only_the_transform(
     node.work()
 
     assert node.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo", "Lima"]
-    assert node.scheduler.problem_of(node.find("cities.copy").id) == ""
+    assert node.stall_text(node.find("cities.copy").id) == ""
 
 
 def test_a_derivative_with_an_unreadable_input_does_not_prevent_the_rollback_of_others(

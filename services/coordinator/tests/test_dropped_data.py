@@ -234,12 +234,12 @@ def test_a_derivative_of_dropped_data_waits_for_it_and_continues(story: Story) -
     story.node.dropper.drop("cities.copy")
     story.node.work()
     copy = story.node.find("copy.copy")
-    assert "`odf pull cities.copy`" in story.node.scheduler.problem_of(copy.id)
+    assert "`odf pull cities.copy`" in story.node.stall_text(copy.id)
 
     story.pull("cities.copy", "copy.copy")
 
     assert story.node.find("copy.copy").state.last_offset == 3
-    assert story.node.scheduler.problem_of(copy.id) == ""
+    assert story.node.stall_text(copy.id) == ""
 
 
 def test_inputs_that_were_dropped_too_are_rebuilt_first(story: Story) -> None:
@@ -398,7 +398,7 @@ def test_a_transform_that_ran_while_the_data_was_dropped_is_not_committed(story:
     node.work()
 
     assert node.find("cities.copy").state == before
-    assert node.scheduler.problem_of(before.dataset_id)
+    assert node.stall_text(before.dataset_id)
 
 
 def test_a_proposal_on_a_missing_checkpoint_is_refused(story: Story) -> None:

@@ -74,16 +74,16 @@ def test_results_that_changed_pause_a_derivative_and_the_remedy_names_it(older: 
     older.push("cities", "Rome", minute=1)
     older.work()
 
-    problem = older.scheduler.current_problem(older.find("cities.copy").id)
+    stall = older.scheduler.stall_of(older.find("cities.copy").id)
 
-    assert problem is not None
-    assert problem.text == "spark one computed it, and results differ today: times are cut"
-    assert "`odf engine upgrade cities.copy`" in problem.remedy
+    assert stall is not None
+    assert stall.reason == "spark one computed it, and results differ today: times are cut"
+    assert "`odf engine upgrade cities.copy`" in stall.remedy
     older.now += 3600
     assert older.work() == 0
     upgrade(older, "cities.copy")
     older.work()
-    assert older.scheduler.current_problem(older.find("cities.copy").id) is None
+    assert older.scheduler.stall_of(older.find("cities.copy").id) is None
     assert cities(older, "cities.copy") == ["Oslo", "Rome"]
 
 
@@ -235,7 +235,7 @@ def await_problem(problems: QueryProblems, node: Coordinator) -> str:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if found := problems.problem(node.find("cities.copy")):
-            return found.text
+            return found.reason
         time.sleep(0.01)
     raise AssertionError("no problem")
 

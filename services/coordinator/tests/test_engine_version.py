@@ -52,14 +52,14 @@ def test_another_engine_stops_a_derivative_until_its_transform_is_committed_agai
     first.work()
     known = first.find("cities.copy")
     assert known.state.next_offset == 0
-    assert first.scheduler.problem_of(known.id) == "asked for one, here is two"
+    assert first.stall_text(known.id) == "asked for one, here is two"
 
     first.editor.commit_event("cities.copy", unversioned(transform(first)))
     first.now += 60
     first.work()
     assert transform(first).transform.version == "two"
     assert first.find("cities.copy").state.next_offset == 1
-    assert first.scheduler.problem_of(known.id) == ""
+    assert first.stall_text(known.id) == ""
 
 
 def test_the_same_transform_for_the_same_engine_changes_nothing(first: Coordinator) -> None:

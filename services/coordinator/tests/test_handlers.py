@@ -22,6 +22,7 @@ from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.partitions import PartitionOwnership
+from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.commit import head_publisher
 from odf_coordinator.commit.head_publisher import BACKOFF, IDLE_SECONDS, Publisher
 from odf_coordinator.commit.outcomes import Refusal
@@ -133,9 +134,9 @@ def test_a_dataset_that_another_process_removed_is_forgotten(node: Coordinator, 
     gone = node.find("cities").id
     list(node.datasets.dependants(gone))
     node.record_reader.slices.all(node.find("cities"))
-    node.datasets.troubles.note(gone, "x")
+    node.datasets.stalls.record(gone, Activity.READ, "x")
     assert node.notifications.handle(envelope(gone, bus.DatasetRemoved(alias="cities"))) == ()
-    known = (node.datasets.troubles, node.datasets.roots, node.record_reader.slices, node.states)
+    known = (node.datasets.stalls, node.datasets.roots, node.record_reader.slices, node.states)
     assert [len(one) for one in known] == [0, 0, 0, 0]
 
 

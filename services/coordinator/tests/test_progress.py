@@ -54,7 +54,7 @@ def test_a_pull_reports_progress_and_late_records(pushed: Coordinator) -> None:
     working.join()
     assert (first.progress, heard.state) == (None, "running")
     assert (last.state, last.new_records, last.new_late) == ("updated", 1, 2)
-    assert pushed.scheduler.running.of(known.id) is None
+    assert pushed.scheduler.running.progress_of(known.id) is None
 
 
 def test_late_records_are_counted_once_the_step_is_committed(pushed: Coordinator) -> None:
@@ -66,7 +66,7 @@ def test_late_records_are_counted_once_the_step_is_committed(pushed: Coordinator
     pushed.now += 60
     pushed.work()
     assert late_rows(pushed.blobs, known.id) == 2
-    assert pushed.scheduler.running.of(known.id) is None
+    assert pushed.scheduler.running.progress_of(known.id) is None
 
 
 def test_counts_of_late_records_are_summed_and_shown(
@@ -103,9 +103,9 @@ def test_reports_of_a_longer_step_are_passed_on_until_it_ends() -> None:
         long.note(EngineProgress())
         time[0] = REPORT_AFTER_SECONDS
         long.note(COUNTING)
-        assert running.of(dataset) == COUNTING
+        assert running.progress_of(dataset) == COUNTING
     assert reports == [COUNTING, EngineProgress()]
-    assert running.of(dataset) is None
+    assert running.progress_of(dataset) is None
 
 
 def test_an_engine_is_silent_once_it_has_sent_no_report_for_a_time() -> None:
@@ -138,5 +138,5 @@ def test_a_transform_begins_and_ends_under_the_lock_of_those_who_ask() -> None:
     running = RunningTransforms()
     running._running = GuardedDict(running._guard)
     with running.track(a_dataset()):
-        assert running.of(a_dataset()) is not None
-    assert running.of(a_dataset()) is None
+        assert running.progress_of(a_dataset()) is not None
+    assert running.progress_of(a_dataset()) is None

@@ -173,7 +173,7 @@ class AwayEngine:
     def __init__(self, *losses: str) -> None:
         self.now = 0.0
         self._losses = iter(losses)
-        self.running = SimpleNamespace(has_silence=lambda: False, of=lambda _: None)
+        self.running = SimpleNamespace(has_silence=lambda: False, progress_of=lambda _: None)
 
     def request(self, _: DatasetId) -> int:
         return 1

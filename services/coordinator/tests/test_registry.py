@@ -12,6 +12,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
 from odf_coordinator.catalog.registry import HeadMissing, ReferenceUnknown
+from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
 
 
@@ -70,12 +71,12 @@ def test_nothing_is_remembered_of_a_deleted_dataset(node: Coordinator, root: str
     cities = node.find("cities").id
     list(node.datasets.dependants(cities))
     node.record_reader.slices.all(node.find("cities"))
-    node.datasets.waits.note(cities, "x")
-    node.datasets.troubles.note(cities, "x")
+    node.datasets.stalls.record(cities, Activity.COMMIT, "x")
+    node.datasets.stalls.record(cities, Activity.READ, "x")
     node.datasets.forget(cities)
     node.record_reader.slices.forget(cities)
-    known = (node.datasets.waits, node.datasets.troubles, node.datasets.roots, node.record_reader.slices)
-    assert [len(one) for one in known] == [0, 0, 0, 0]
+    known = (node.datasets.stalls, node.datasets.roots, node.record_reader.slices)
+    assert [len(one) for one in known] == [0, 0, 0]
     assert len(node.states) == 0
 
 
@@ -84,12 +85,12 @@ def test_a_dataset_that_another_process_deleted_is_not_listed_and_has_no_problem
 ) -> None:
     node.add(root)
     known, gone = node.find("cities"), CatalogEntry(alias="gone", dataset_id=a_dataset("gone"))
-    node.datasets.troubles.note(a_dataset("long ago"), "x")
-    node.datasets.troubles.note(gone.dataset_id, "x")
+    node.datasets.stalls.record(a_dataset("long ago"), Activity.READ, "x")
+    node.datasets.stalls.record(gone.dataset_id, Activity.READ, "x")
     monkeypatch.setattr(node.catalog, "entries", lambda: (gone, known.entry))
 
     assert list(node.datasets.scan()) == [known]
-    assert len(node.datasets.troubles) == 0
+    assert len(node.datasets.stalls) == 0
 
 
 def test_a_dataset_that_is_renamed_while_all_are_listed_is_not_left_out(

@@ -20,9 +20,9 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineProgress, OnProgress
 from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed
-from odf_coordinator.transforms import scheduler
 from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.runner import Plan, Step, Transformer
+from odf_coordinator.transforms.runner import StepInputs, Transformer
+from odf_coordinator.transforms.scheduler import SchedulerLimits
 from odf_coordinator.transforms.work_queue import Result
 
 PATIENCE_SECONDS = 20.0
@@ -47,14 +47,13 @@ def test_the_commit_of_another_after_the_last_look_of_a_run_starts_another_run(
 ) -> None:
     """Such as a rollback, before the run has ended: no input commits anything that would start one."""
     before = node.find("cities.copy").state.head
-    step_of, rollbacks = Transformer.perform, [before]
+    perform_step, rollbacks = Transformer.perform, [before]
 
-    def perform(transformer: Transformer, handle: DatasetHandle, plan: Plan) -> Step | None:
-        step = step_of(transformer, handle, plan)
+    def perform(transformer: Transformer, handle: DatasetHandle, plan: StepInputs) -> None:
+        perform_step(transformer, handle, plan)
         with ThreadPoolExecutor(1) as other:
             while rollbacks:
                 other.submit(node.editor.reset, "cities.copy", rollbacks.pop(), is_forced=True).result()
-        return step
 
     monkeypatch.setattr(Transformer, "perform", perform)
     node.push("cities", "Oslo")
@@ -134,9 +133,9 @@ def test_failed_runs_are_retried_with_backoff(node: Coordinator, copy: DatasetId
             node.now += pause - 0.01
             assert node.work() == 0
             node.now += 0.02
-    assert "ZeroDivisionError" in node.scheduler.problem_of(copy)
+    assert "ZeroDivisionError" in node.stall_text(copy)
     assert node.work() == 1
-    assert node.scheduler.problem_of(copy) == ""
+    assert node.stall_text(copy) == ""
 
 
 def test_a_run_that_is_due_waits_for_a_free_slot(
@@ -146,25 +145,25 @@ def test_a_run_that_is_due_waits_for_a_free_slot(
     monkeypatch.setattr(node.scheduler._changed, "wait", waits.append)
     node.scheduler.request(copy)
     node.scheduler._wait()
-    for _ in range(scheduler.MAX_RUNS):
-        node.scheduler._limit.begin()
+    for _ in range(SchedulerLimits().runs):
+        node.scheduler._slots.begin()
     node.scheduler._wait()
-    assert waits == [scheduler.ROOM_SECONDS]
+    assert waits == [SchedulerLimits().stall_check_seconds]
 
 
 def test_readers_are_looked_up_under_the_lock(
     node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known, readers, held = node.find("cities"), node.scheduler._readers.of, list[bool]()
+    known, readers, held = node.find("cities"), node.scheduler._readers.readers_of, list[bool]()
 
-    def of(dataset: DatasetId) -> frozenset[DatasetId]:
+    def readers_of(dataset: DatasetId) -> frozenset[DatasetId]:
         held.append(node.scheduler._changed._is_owned())  # type: ignore[attr-defined]
         return readers(dataset)
 
     def unreadable(*_: object) -> None:
         raise Unavailable(what="the disk")
 
-    monkeypatch.setattr(node.scheduler._readers, "of", of)
+    monkeypatch.setattr(node.scheduler._readers, "readers_of", readers_of)
     node.scheduler.on_announced(known.id)
     monkeypatch.setattr(node.refs, "head", unreadable)
     with capture_logs():
@@ -179,7 +178,7 @@ def test_a_dependency_that_has_answered_is_available_again(node: Coordinator, co
         node.work()
         node.now += 1
         node.work()
-    assert (node.scheduler.missing_dependency(copy), node.scheduler.problem_of(copy)) == ("", "no")
+    assert (node.scheduler.missing_dependency(copy), node.stall_text(copy)) == ("", "no")
 
 
 def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy: DatasetId) -> None:
@@ -189,12 +188,12 @@ def test_a_query_that_failed_is_retried_only_on_request(node: Coordinator, copy:
         node.work()
         node.push("cities", "Rome", minute=1)
         node.work()
-    assert node.scheduler.problem_of(copy) == "no"
+    assert node.stall_text(copy) == "no"
     assert node.find("cities.copy").state.last_offset is None
 
     node.scheduler.request(copy)
     node.work()
-    assert node.scheduler.problem_of(copy) == ""
+    assert node.stall_text(copy) == ""
     assert node.find("cities.copy").state.last_offset == 1
 
 
@@ -211,7 +210,7 @@ def test_those_who_wait_for_a_run_learn_at_once_that_it_failed(node: Coordinator
         raise error
 
     ticket = node.scheduler.request(copy)
-    with ThreadPoolExecutor(1) as pool, patch.object(node.scheduler, "_steps", fail), capture_logs():
+    with ThreadPoolExecutor(1) as pool, patch.object(node.scheduler, "_transform", fail), capture_logs():
         waiting = pool.submit(wait)
         node.work()
         result = waiting.result(PATIENCE_SECONDS)
@@ -245,7 +244,7 @@ def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinato
         node.editor.reset("cities", before, is_forced=True)
         node.push("cities", "Lima", minute=2)
         node.work()
-    assert "no longer in its chain" in node.scheduler.problem_of(copy)
+    assert "no longer in its chain" in node.stall_text(copy)
 
     node.editor.reset("cities", before, is_forced=True)
     cities = node.find("cities").id
@@ -253,7 +252,7 @@ def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinato
     assert isinstance(back, Committed)
     node.scheduler.request(copy)
     node.work()
-    assert node.scheduler.problem_of(copy) == ""
+    assert node.stall_text(copy) == ""
 
 
 def test_a_deleted_derivative_is_in_no_queue(node: Coordinator, copy: DatasetId) -> None:
@@ -287,8 +286,8 @@ def test_late_records_of_a_run_that_was_overtaken_are_not_counted(node: Coordina
 
 
 def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "IDLE_SECONDS", 0.1)
-    stop, take = threading.Event(), node.scheduler._take
+    node.scheduler._limits = SchedulerLimits(idle_seconds=0.1)
+    stop, take = threading.Event(), node.scheduler._begin
     looks: list[None] = []
 
     def counted() -> tuple[int, DatasetId, bool] | None:
@@ -297,7 +296,7 @@ def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.
             stop.set()
         return take()
 
-    monkeypatch.setattr(node.scheduler, "_take", counted)
+    monkeypatch.setattr(node.scheduler, "_begin", counted)
     began = time.monotonic()
     node.scheduler.run(stop)
     assert time.monotonic() - began >= 0.2, "it waited before each further look"
@@ -306,20 +305,19 @@ def test_a_scheduler_without_work_sleeps(node: Coordinator, monkeypatch: pytest.
 def test_a_run_that_ends_wakes_those_that_wait_for_a_slot(
     node: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for pause in ("IDLE_SECONDS", "ROOM_SECONDS"):
-        monkeypatch.setattr(scheduler, pause, 60.0)
+    node.scheduler._limits = SchedulerLimits(idle_seconds=60.0, stall_check_seconds=60.0)
     stop, may_end, has_room = threading.Event(), threading.Event(), threading.Event()
-    datasets = [a_dataset(number) for number in range(scheduler.MAX_RUNS + 1)]
+    datasets = [a_dataset(number) for number in range(SchedulerLimits().runs + 1)]
     begun = list[DatasetId]()
 
     def steps(dataset: DatasetId, is_forced: bool) -> None:
         begun.append(dataset)
-        if len(begun) > scheduler.MAX_RUNS:
+        if len(begun) > SchedulerLimits().runs:
             has_room.set()
         else:
             assert may_end.wait(PATIENCE_SECONDS)
 
-    monkeypatch.setattr(node.scheduler, "_steps", steps)
+    monkeypatch.setattr(node.scheduler, "_transform", steps)
     tickets = [(dataset, node.scheduler.request(dataset)) for dataset in datasets]
     thread = threading.Thread(target=node.scheduler.run, args=(stop,), daemon=True)
     thread.start()

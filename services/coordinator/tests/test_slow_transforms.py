@@ -14,7 +14,7 @@ from odf_common.metadata.engine_messages import TransformRequest, TransformRespo
 from odf_common.ports.engine import EngineSilent, OnProgress
 from odf_common.service.consumer.pools import STALLED_SECONDS
 from odf_coordinator.transforms.progress import SILENCE_SECONDS
-from odf_coordinator.transforms.scheduler import MAX_RUNS
+from odf_coordinator.transforms.scheduler import SchedulerLimits
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))
 QUICK = ("cities.copy", "cities.other")
@@ -84,24 +84,25 @@ def test_slow_transforms_do_not_delay_others(fan: Coordinator, engine: SlowEngin
 
 
 def test_few_transforms_are_started_at_a_time_while_none_takes_long(fan: Coordinator) -> None:
-    taken = [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
+    runs = SchedulerLimits().runs
+    taken = [fan.scheduler._begin() for _ in range(runs + 1)]
     fan.now += STALLED_SECONDS
-    taken += [fan.scheduler._take() for _ in range(MAX_RUNS + 1)]
-    assert [one is not None for one in taken] == [*[True] * MAX_RUNS, False] * 2
+    taken += [fan.scheduler._begin() for _ in range(runs + 1)]
+    assert [one is not None for one in taken] == [*[True] * runs, False] * 2
 
 
 def test_a_transform_without_reports_from_the_engine_is_named(fan: Coordinator, engine: SlowEngine) -> None:
     with fan.scheduler_running(), engine.freed():
         until(lambda: SLOW[0] in engine.held)
         known = fan.find(SLOW[0])
-        assert fan.scheduler.current_problem(known.id) is None
+        assert fan.scheduler.stall_of(known.id) is None
         fan.now += SILENCE_SECONDS + 1
-        problem = fan.scheduler.current_problem(known.id)
-        assert problem is not None
-        assert problem.text == "the engine cannot be reached: no heartbeat"
-        assert "end its process or container" in problem.remedy
-        assert fan.scheduler.current_problem(known.id) == problem
-        assert abs(time.time_ns() - problem.since.ns) < 60e9
+        stall = fan.scheduler.stall_of(known.id)
+        assert stall is not None
+        assert stall.reason == "the engine cannot be reached: no heartbeat"
+        assert "end its process or container" in stall.remedy
+        assert fan.scheduler.stall_of(known.id) == stall
+        assert abs(time.time_ns() - stall.since.ns) < 60e9
 
 
 def test_a_pull_ends_with_advice_when_the_engine_has_gone_and_the_transform_is_repeated(

@@ -76,7 +76,7 @@ def test_nothing_new_commits_nothing(chain: Coordinator) -> None:
 
     assert chain.find("copy.copy").state.head == head
     assert len(chain.engine.requests) == asked
-    assert chain.scheduler.problem_of(chain.find("copy.copy").id) == ""
+    assert chain.stall_text(chain.find("copy.copy").id) == ""
 
 
 def test_schema_and_first_records_come_in_one_head_move(chain: Coordinator) -> None:
@@ -102,7 +102,7 @@ def test_an_unreachable_engine_is_retried_later(chain: Coordinator) -> None:
         chain.work()
 
     assert chain.find("cities.copy").state.last_offset == 0
-    assert chain.scheduler.problem_of(chain.find("cities.copy").id) == ""
+    assert chain.stall_text(chain.find("cities.copy").id) == ""
 
 
 def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain: Coordinator) -> None:
@@ -110,7 +110,7 @@ def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain
     chain.engine.failures = [InvalidQuery(text="no such column: ctiy")]
     chain.push("cities", "Oslo")
     chain.work()
-    assert chain.scheduler.problem_of(copy.id) == "no such column: ctiy"
+    assert chain.stall_text(copy.id) == "no such column: ctiy"
 
     chain.push("cities", "Rome", minute=1)
     chain.now += 100
@@ -121,7 +121,7 @@ def test_bad_sql_stops_a_derivative_until_something_changes_or_a_user_asks(chain
     chain.scheduler.request(copy.id)
     chain.work()
     assert chain.find("cities.copy").state.last_offset == 1
-    assert chain.scheduler.problem_of(copy.id) == ""
+    assert chain.stall_text(copy.id) == ""
 
 
 def test_a_derivative_that_moved_meanwhile_is_planned_again(chain: Coordinator) -> None:
@@ -180,11 +180,11 @@ def test_blocks_before_the_record_on_which_a_query_fails_are_derived(chain: Coor
     copy = chain.find("cities.copy")
     assert chain.record_reader.tail("cities.copy", 9)["city"].to_pylist() == ["Oslo"]
     assert chain.find("copy.copy").state.last_offset == 0, "its readers continue, too"
-    problem = chain.scheduler.current_problem(copy.id)
-    assert problem is not None
-    assert problem.text == "division by zero"
-    assert "with try_divide, try_cast" in problem.remedy
-    assert "first `odf reset cities.copy 0 --force --yes`" in problem.remedy
+    stall = chain.scheduler.stall_of(copy.id)
+    assert stall is not None
+    assert stall.reason == "division by zero"
+    assert "with try_divide, try_cast" in stall.remedy
+    assert "first `odf reset cities.copy 0 --force --yes`" in stall.remedy
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -196,13 +196,13 @@ def test_what_the_engine_says_to_write_instead_is_the_remedy(chain: Coordinator,
 
     chain.work()
 
-    problem = chain.scheduler.current_problem(chain.find("cities.copy").id)
-    assert problem is not None
-    assert problem.remedy.startswith(
+    stall = chain.scheduler.stall_of(chain.find("cities.copy").id)
+    assert stall is not None
+    assert stall.remedy.startswith(
         "change the query: take event_time from the window, by `odf add --replace FILE` or `odf commit cities.copy FILE`"
     )
-    assert "try_divide" not in problem.remedy
-    assert ("nothing of that record's block" in problem.remedy) == is_named
+    assert "try_divide" not in stall.remedy
+    assert ("nothing of that record's block" in stall.remedy) == is_named
 
 
 def test_a_range_of_records_on_which_a_query_fails_holds_back_its_first_block(chain: Coordinator) -> None:
@@ -305,7 +305,7 @@ def test_a_null_where_a_derivative_requires_a_value_is_refused(chain: Coordinato
     chain.work()
 
     assert chain.find("cities.copy").state.last_offset is None
-    assert "column city: is required" in chain.scheduler.problem_of(chain.find("cities.copy").id)
+    assert "column city: is required" in chain.stall_text(chain.find("cities.copy").id)
 
 
 @pytest.mark.parametrize(
@@ -362,9 +362,9 @@ def test_a_transform_without_memory_is_a_problem_and_tried_again(chain: Coordina
     chain.engine.failures = [QueryOutOfMemory(text="the query needs too much memory") for _ in range(2)]
     chain.push("cities", "Oslo")
     chain.work()
-    problem = chain.scheduler.current_problem(copy)
-    assert problem is not None
-    assert ("too much memory" in problem.text, "it is retried" in problem.remedy) == (True, True)
+    stall = chain.scheduler.stall_of(copy)
+    assert stall is not None
+    assert ("too much memory" in stall.reason, "it is retried" in stall.remedy) == (True, True)
 
     chain.now += 1
     chain.work()
@@ -374,4 +374,4 @@ def test_a_transform_without_memory_is_a_problem_and_tried_again(chain: Coordina
         chain.work()
 
     assert chain.find("cities.copy").state.last_offset == 0
-    assert chain.scheduler.current_problem(copy) is None
+    assert chain.scheduler.stall_of(copy) is None

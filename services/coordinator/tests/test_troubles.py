@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import grpc
@@ -20,8 +21,9 @@ from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.problems import Problems
+from odf_coordinator.catalog.stalls import Activity, Stalls
 
+ONE = DatasetId.of_key(bytes(32))
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not use it
 
 
@@ -70,7 +72,7 @@ def test_a_dataset_that_cannot_be_read_is_listed_with_since_when_and_what_to_do(
 
     monkeypatch.setattr(pair.refs, "head", head)
     assert listed(pair)["towns"].problem == ""
-    assert not pair.datasets.troubles
+    assert not pair.datasets.stalls
 
 
 def test_a_dataset_that_cannot_be_summed_up_hides_no_other(
@@ -173,30 +175,46 @@ def test_a_listing_of_what_is_known_reads_no_object_and_no_note_of_a_root_and_on
     assert [name for name, dataset in asked if dataset == pair.find("cities").id] == ["has"]
 
 
-def test_a_problem_is_new_when_its_text_its_remedy_or_its_cause_is() -> None:
-    one, problems = DatasetId.of_key(bytes(32)), Problems()
-    assert problems.note(one, "it is down")
-    since = problems.get(one)
-    assert not problems.note(one, "it is down")
-    assert problems.get(one) is since
-    assert problems.note(one, "it is down", remedy="wait")
-    assert problems.note(one, "it is down", remedy="wait", cause=1)
-    assert not problems.note(one, "it is down", remedy="wait", cause=1)
-    assert problems.note(one, "it is full", remedy="wait", cause=1)
+def test_a_stall_is_new_when_its_reason_its_remedy_or_its_cause_is() -> None:
+    stalls = Stalls()
+    record = partial(stalls.record, ONE, Activity.COMMIT)
+    assert record("it is down")
+    since = stalls.get(ONE, Activity.COMMIT)
+    assert not record("it is down")
+    assert stalls.get(ONE, Activity.COMMIT) is since
+    assert record("it is down", remedy="wait")
+    assert record("it is down", remedy="wait", cause=1)
+    assert not record("it is down", remedy="wait", cause=1)
+    assert record("it is full", remedy="wait", cause=1)
 
 
-def test_a_problem_that_was_not_recorded_again_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    one, problems, now = DatasetId.of_key(bytes(32)), Problems(), 0.0
+def test_each_activity_of_a_dataset_stalls_on_its_own() -> None:
+    stalls = Stalls()
+    stalls.record(ONE, Activity.DEPENDENCY, "it is down")
+    stalls.record(ONE, Activity.TRANSFORM, "no")
+    assert stalls.get(ONE, Activity.READ, Activity.COMMIT) is None
+    found = stalls.get(ONE, Activity.TRANSFORM, Activity.DEPENDENCY)
+    assert found is not None
+    assert found.reason == "no"
+    stalls.clear(ONE, Activity.TRANSFORM)
+    assert stalls.get(ONE, Activity.TRANSFORM) is None
+    assert stalls.get(ONE, Activity.DEPENDENCY) is not None
+    stalls.clear(ONE)
+    assert len(stalls) == 0
+
+
+def test_a_stall_that_was_not_recorded_again_for_long_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    stalls, now = Stalls(), 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert problems.recent(one, 60.0) is None
-    problems.note(one, "it is down")
+    assert stalls.recent(ONE, Activity.COMMIT, 60.0) is None
+    stalls.record(ONE, Activity.COMMIT, "it is down")
     now = 30.0
-    problems.note(one, "it is down")
+    stalls.record(ONE, Activity.COMMIT, "it is down")
     now = 90.0
-    assert problems.recent(one, 60.0) == problems.get(one) is not None
+    assert stalls.recent(ONE, Activity.COMMIT, 60.0) == stalls.get(ONE, Activity.COMMIT) is not None
     now = 91.0
-    assert problems.recent(one, 60.0) is None
-    assert problems.get(one) is None
+    assert stalls.recent(ONE, Activity.COMMIT, 60.0) is None
+    assert stalls.get(ONE, Activity.COMMIT) is None
 
 
 def test_a_reason_why_a_dataset_cannot_be_read_is_logged_once(
@@ -212,15 +230,14 @@ def test_a_reason_why_a_dataset_cannot_be_read_is_logged_once(
     assert [one["dataset"] for one in logs] == ["cities", "cities.copy", "towns"]
 
 
-def test_problems_are_noted_and_cleared_by_one_thread_at_a_time() -> None:
-    one, other = (DatasetId.of_key(bytes(31) + bytes([n])) for n in (1, 2))
-    problems = Problems()
-    problems._problems = GuardedDict(problems._lock)
+def test_stalls_are_recorded_and_cleared_by_one_thread_at_a_time() -> None:
+    other, stalls = DatasetId.of_key(bytes(31) + bytes([2])), Stalls()
+    stalls._stalls = GuardedDict(stalls._lock)
 
-    assert problems.note(one, "it is down")
-    assert problems.note(other, "it is down")
-    assert problems.recent(one, 60.0) == problems.get(one) is not None
-    problems.keep([one])
-    assert len(problems) == 1
-    problems.clear(one)
-    assert len(problems) == 0
+    assert stalls.record(ONE, Activity.READ, "it is down")
+    assert stalls.record(other, Activity.READ, "it is down")
+    assert stalls.recent(ONE, Activity.READ, 60.0) == stalls.get(ONE, Activity.READ) is not None
+    stalls.keep([ONE])
+    assert len(stalls) == 1
+    stalls.clear(ONE)
+    assert len(stalls) == 0

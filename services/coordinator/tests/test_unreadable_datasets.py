@@ -22,6 +22,7 @@ from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.catalog.registry import HeadMissing, Unreadable
+from odf_coordinator.catalog.stalls import Activity
 
 FAULTS = [
     Damaged(file="datasets/fed01/refs/head", why="Is a directory"),
@@ -130,7 +131,7 @@ def test_its_derivatives_continue_once_it_is_usable_again(
     two.now += 60
     two.work()
     assert two.find("cities.copy").state.next_offset == 1
-    assert two.scheduler.problem_of(two.find("cities.copy").id) == ""
+    assert two.stall_text(two.find("cities.copy").id) == ""
 
 
 def test_a_full_disk_refuses_commits_leaves_nothing_and_needs_no_restart(
@@ -245,12 +246,12 @@ def test_no_commit_extends_a_chain_whose_newest_block_cannot_be_read(
     assert node.refs.head(known.id) == known.state.head
     assert isinstance(listed["cities"], Unreadable) == is_listed
     assert not isinstance(listed["rivers"], Unreadable)
-    problem = node.datasets.waits.recent(known.id, 60)
-    assert problem is not None
-    assert "restore it from a copy of the dataset" in problem.remedy
-    assert "automatically" not in problem.remedy
+    stall = node.datasets.stalls.recent(known.id, Activity.COMMIT, 60)
+    assert stall is not None
+    assert "restore it from a copy of the dataset" in stall.remedy
+    assert "automatically" not in stall.remedy
     if isinstance(one := listed["cities"], Unreadable):
-        assert one.remedy == problem.remedy
+        assert one.remedy == stall.remedy
 
     with capture_logs():
         node.editor.delete("cities")

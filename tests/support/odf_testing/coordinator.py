@@ -262,7 +262,7 @@ class Coordinator:
             require_owned=OwnershipCheck(keys=self.keys, catalog=self.catalog).require,
             clock=self.clock,
             lock_ttl_ms=lock_ttl_ms,
-            waits=self.datasets.waits,
+            stalls=self.datasets.stalls,
         )
 
     def add(self, *texts: str, replace: bool = False) -> tuple[AddResult, ...]:
@@ -345,6 +345,11 @@ class Coordinator:
         finally:
             stop.set()
             thread.join()
+
+    def stall_text(self, dataset: DatasetId) -> str:
+        """Return why a derivative makes no progress, or an empty string."""
+        stall = self.scheduler.stall_of(dataset)
+        return "" if stall is None else stall.reason
 
     def work(self) -> int:
         """Do all transforms that are due; returns the number of runs."""

@@ -27,6 +27,7 @@ from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
 from odf_coordinator.catalog.chain_problems import EarlierCredentials, chain_problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
+from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.operations.drop_data import DataDropper
@@ -234,9 +235,9 @@ class Servicer(CoordinatorServicer):
     def _summary(self, handle: DatasetHandle, *, data_size: int = 0) -> wire.DatasetSummary:
         reply = summary(
             handle,
-            problem=chain_problem(self._parts.datasets, handle, self._parts.creator.committer.latest_time())
-            or self._parts.scheduler.current_problem(handle.id)
-            or self._parts.datasets.waits.recent(handle.id, WAITING_SECONDS)
+            stall=chain_problem(self._parts.datasets, handle, self._parts.creator.committer.latest_time())
+            or self._parts.scheduler.stall_of(handle.id)
+            or self._parts.datasets.stalls.recent(handle.id, Activity.COMMIT, WAITING_SECONDS)
             or unheard(handle, self._parts.datasets.has_key)
             or self._queries.problem(handle),
             data_size=data_size,

@@ -10,8 +10,8 @@ from odf_common.dataset.plain_credentials import Credential, credentials_in, pla
 from odf_common.errors import name_dataset
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
-from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
+from odf_coordinator.catalog.stalls import Stall
 from odf_coordinator.operations.references import Reference
 
 NO_REJECTS: Final = Rejects()
@@ -20,7 +20,7 @@ NO_REJECTS: Final = Rejects()
 def summary(
     handle: DatasetHandle,
     *,
-    problem: Problem | None = None,
+    stall: Stall | None = None,
     data_size: int = 0,
     is_dropped: bool = False,
     late: int = 0,
@@ -38,9 +38,9 @@ def summary(
         watermark=time_message_or_none(state.watermark),
         system_time=time_message(state.system_time),
         push_topics=dict(handle.entry.push_topics),
-        problem="" if problem is None else problem.text,
-        remedy="" if problem is None else name_dataset(problem.remedy, handle.alias),
-        since=None if problem is None else problem.since.ns,
+        problem="" if stall is None else stall.reason,
+        remedy="" if stall is None else name_dataset(stall.remedy, handle.alias),
+        since=None if stall is None else stall.since.ns,
         data_size=data_size,
         inputs=[str(input_) for input_ in handle.inputs()],
         dropped=is_dropped,
@@ -84,13 +84,13 @@ def _remedy_of(handle: DatasetHandle, exposed: Sequence[Credential], *, is_ours:
     )
 
 
-def unheard(handle: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Problem | None:
+def unheard(handle: DatasetHandle, has_key: Callable[[DatasetId], bool]) -> Stall | None:
     """Return the problem of an owned dataset whose push sources have no topic, as after `odf key import`."""
     missing = handle.state.push_sources.keys() - handle.entry.push_topics.keys()
     if not missing or not has_key(handle.id):
         return None
-    return Problem(
-        text=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",
+    return Stall(
+        reason=f"push source {', '.join(sorted(missing))} has no topic here: nothing can be published to it",
         remedy=f"`odf pull {handle.alias}` creates it",
         since=handle.state.system_time,
     )

@@ -17,8 +17,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineNotAvailable, QueryFailed
-from odf_coordinator.catalog.problems import Problem, remedy_of
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.stalls import Stall, remedy_of
 
 MAX_FUTURE_MS: Final = 24 * 3600 * 1000  # the default of a source's `maxFuture`
 MAX_BLOCKS: Final = 10_000  # a listing reads no more to find the one that raised a watermark
@@ -33,7 +33,7 @@ AGAIN_ADVICE: Final = (
 )
 
 
-def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
+def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
     """Return why nothing useful can follow the head of a dataset whose key is here, and which block to go back to.
 
     `latest` is the latest system time that a block may have now.
@@ -41,7 +41,7 @@ def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) 
     return _uncommittable(datasets, handle, latest) or _watermark_in_future(datasets, handle, latest)
 
 
-def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
+def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
     state = handle.state
     is_future = state.system_time > latest
     if not (is_future or state.renamed_after is not None) or not datasets.has_key(handle.id):
@@ -60,7 +60,7 @@ def _uncommittable(datasets: Datasets, handle: DatasetHandle, latest: Timestamp)
             f"{clock}{_reset(datasets, handle, str(block))} drops the blocks after the last good one; what is still in "
             f"its topics is read again{_roll_back(datasets, handle)}"
         )
-    return Problem(text=text, remedy=remedy, since=min(state.system_time, latest))
+    return Stall(reason=text, remedy=remedy, since=min(state.system_time, latest))
 
 
 def _last_until(datasets: Datasets, state: ChainState, latest: Timestamp) -> Multihash | None:
@@ -146,7 +146,7 @@ class _Raise:
     """Whether a later block has records."""
 
 
-def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Problem | None:
+def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
     """Return a problem if records followed after the watermark of a root was raised into the future.
 
     Without such records the watermark may be meant: forecasts raise it with each block, and a user at the end of the
@@ -166,7 +166,7 @@ def _watermark_in_future(datasets: Datasets, handle: DatasetHandle, latest: Time
     )
     which = "" if found is None else f" since block {found.number}"
     text = f"its watermark is in the future, {state.watermark}{which}: records before that are late"
-    return Problem(text=text, remedy=remedy, since=state.system_time)
+    return Stall(reason=text, remedy=remedy, since=state.system_time)
 
 
 def is_in_future(time: Timestamp, latest: Timestamp) -> bool:

@@ -25,7 +25,7 @@ from odf_common.ports.store import (
     block_reader,
     require_entry,
 )
-from odf_coordinator.catalog.problems import Problems, remedy_of
+from odf_coordinator.catalog.stalls import Activity, Stalls, remedy_of
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -97,10 +97,7 @@ class Datasets:
     blobs: BlobStore
     refs: RefReader
     has_key: Callable[[DatasetId], bool] = lambda _: True
-    troubles: Problems = field(default_factory=Problems)
-    """Datasets that could not be read when last listed."""
-    waits: Problems = field(default_factory=Problems)
-    """Datasets whose last commit could not be tried, for example because their lock is held."""
+    stalls: Stalls = field(default_factory=Stalls)
     roots: set[DatasetId] = field(default_factory=set)
     """Datasets known to be roots, which read no other, until another chain is imported."""
 
@@ -160,8 +157,8 @@ class Datasets:
     def scan(self) -> Iterator[DatasetHandle | Unreadable]:
         """Iterate over all datasets by name, including unreadable ones."""
         entries = tuple(self.catalog.entries())
-        if self.troubles:
-            self.troubles.keep(entry.dataset_id for entry in entries)
+        if self.stalls:
+            self.stalls.keep(entry.dataset_id for entry in entries)
         for entry in entries:
             dataset = self.read(entry)
             if dataset is not None:
@@ -171,7 +168,7 @@ class Datasets:
         """Return the dataset of an entry, or why it cannot be read; None if it was deleted."""
         dataset = self._attempt(entry, self._stored)
         if not isinstance(dataset, Unreadable):
-            self.troubles.clear(entry.dataset_id)
+            self.stalls.clear(entry.dataset_id, Activity.READ)
         return dataset
 
     def _attempt(
@@ -204,7 +201,7 @@ class Datasets:
         remedy = remedy_of(
             error, f"`odf verify {entry.alias}` shows what is damaged; restore it, or delete the dataset"
         )
-        if self.troubles.note(entry.dataset_id, why, remedy=remedy):
+        if self.stalls.record(entry.dataset_id, Activity.READ, why, remedy=remedy):
             log.error(
                 "dataset cannot be read",
                 dataset=entry.alias,
@@ -212,14 +209,13 @@ class Datasets:
                 why=why,
                 exc_info=not isinstance(error, OdfError),
             )
-        noted = self.troubles.get(entry.dataset_id)
-        return Unreadable(entry=entry, why=why, remedy=remedy, since=None if noted is None else noted.since)
+        stall = self.stalls.get(entry.dataset_id, Activity.READ)
+        return Unreadable(entry=entry, why=why, remedy=remedy, since=None if stall is None else stall.since)
 
     def forget(self, dataset: DatasetId) -> None:
         """Drop everything cached about a deleted dataset."""
         self.states.forget(dataset)
-        self.troubles.clear(dataset)
-        self.waits.clear(dataset)
+        self.stalls.clear(dataset)
         self.roots.discard(dataset)
 
     def dependants(self, dataset: DatasetId) -> tuple[DatasetHandle, ...]:

@@ -28,7 +28,7 @@ from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Backoff, Clock
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
-from odf_coordinator.catalog.problems import Problems, remedy_of
+from odf_coordinator.catalog.stalls import Activity, Stalls, remedy_of
 from odf_coordinator.commit.dataset_locks import DatasetLocks
 from odf_coordinator.commit.duplicates import is_duplicate
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
@@ -61,7 +61,7 @@ class Committer:
         block_version: int = 3,
         lock_ttl_ms: int = 10_000,
         sign: Sign | None = None,
-        waits: Problems | None = None,
+        stalls: Stalls | None = None,
     ) -> None:
         """Write blocks of `block_version`, each with a signature of its hash if `sign` is given.
 
@@ -75,7 +75,7 @@ class Committer:
         self._clock_tolerance_ms = clock_tolerance_ms
         self._block_version = block_version
         self._sign = sign
-        self._waits = Problems() if waits is None else waits
+        self._stalls = Stalls() if stalls is None else stalls
         self.locks = DatasetLocks(locks, lock_ttl_ms)
         self._listeners: list[Listener] = []
         self._unsettled: dict[tuple[Multihash, str], tuple[ChainState, str]] = {}
@@ -106,9 +106,11 @@ class Committer:
         try:
             outcome = self._commit(dataset, expected_head, events, system_time, ref, onto)
         except (Unavailable, Damaged) as error:
-            self._waits.note(dataset, f"commits are waiting: {error}", remedy=remedy_of(error, ""))
+            self._stalls.record(
+                dataset, Activity.COMMIT, f"commits are waiting: {error}", remedy=remedy_of(error, "")
+            )
             raise
-        self._waits.clear(dataset)
+        self._stalls.clear(dataset, Activity.COMMIT)
         return outcome
 
     def _commit(  # noqa: PLR0917 - the arguments of `commit`

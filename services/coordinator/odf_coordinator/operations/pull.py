@@ -148,11 +148,9 @@ class Puller:
 
     def _failure(self, handle: DatasetHandle, error: OdfError) -> PullProgress:
         """Return the failed pull; blocks that were committed before the failure count."""
-        text, problem = with_advice(error), self.scheduler.current_problem(handle.id)
-        if (
-            problem is not None and problem.text == text
-        ):  # an error of a query, which does not know the dataset
-            text = f"{text}; {problem.remedy}"
+        text, stall = with_advice(error), self.scheduler.stall_of(handle.id)
+        if stall is not None and stall.reason == text:  # an error of a query, which does not know the dataset
+            text = f"{text}; {stall.remedy}"
         failed = PullProgress(alias=handle.alias, state="failed", error=text, head=handle.state.head)
         try:
             done = self._outcome(handle)
@@ -252,7 +250,7 @@ class Puller:
                 alias=handle.alias,
                 state="waiting" if lost else "running",
                 head=handle.state.head,
-                progress=self.scheduler.running.of(handle.id),
+                progress=self.scheduler.running.progress_of(handle.id),
             )
 
     def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> PullProgress:

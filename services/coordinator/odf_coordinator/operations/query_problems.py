@@ -14,8 +14,8 @@ from odf_common.metadata.events import DatasetVocabulary, SetDataSchema, SetTran
 from odf_common.metadata.steps import ReadStep, Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_coordinator.catalog.chain_problems import query_remedy
-from odf_coordinator.catalog.problems import Problem
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.stalls import Stall
 from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of
 from odf_coordinator.definitions.query_validation import Validation
 
@@ -37,7 +37,7 @@ class QueryProblems:
         self._worker: threading.Thread | None = None
         self._guard = threading.Lock()
 
-    def problem(self, handle: DatasetHandle) -> Problem | None:
+    def problem(self, handle: DatasetHandle) -> Stall | None:
         """Return the problem of a dataset; None if it has none, or if the engine has not answered yet."""
         state = handle.state
         if not self._datasets.has_key(handle.id):
@@ -49,7 +49,7 @@ class QueryProblems:
                 return None
             remedy = query_remedy(self._datasets, handle, error)
             text = name_dataset(str(error), handle.alias)
-            return Problem(text=text, remedy=remedy, since=state.system_time)
+            return Stall(reason=text, remedy=remedy, since=state.system_time)
         for source in sources_of(state):
             if source.preprocess is not None and (error := self._error((source.preprocess, source.read))):
                 remedy = (
@@ -57,7 +57,7 @@ class QueryProblems:
                     f"{handle.alias} FILE`, and let a derivative do the rest"
                 )
                 text = f"its preprocess would be refused today: {error}"
-                return Problem(text=text, remedy=remedy, since=state.system_time)
+                return Stall(reason=text, remedy=remedy, since=state.system_time)
         return None
 
     def _columns(self, handle: DatasetHandle) -> tuple[Columns, ...] | None:

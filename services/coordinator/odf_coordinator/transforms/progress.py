@@ -74,7 +74,7 @@ class RunningTransforms:
                 self._running.pop(dataset, None)
             work.end()
 
-    def of(self, dataset: DatasetId) -> EngineProgress | None:
+    def progress_of(self, dataset: DatasetId) -> EngineProgress | None:
         """Return the progress of a dataset's transform; None if none is running."""
         with self._guard:
             work = self._running.get(dataset)

@@ -15,7 +15,7 @@ import structlog
 from odf_common.adapters.local.faults import guarded
 from odf_common.chain.fold import progress_after
 from odf_common.chain.input_divergence import BlockIndex
-from odf_common.chain.state import ChainState, InputProgress
+from odf_common.chain.state import InputProgress
 from odf_common.chain.transform_inputs import (
     InputSlices,
     has_work,
@@ -47,7 +47,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StepInputs:
     """The inputs of the next step."""
 
     inputs: tuple[InputSlices, ...]
@@ -63,19 +63,6 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A committed step: the state after it, and what it added."""
-
-    state: ChainState
-    blocks: int
-    records: int
-
-    def followed_by(self, step: "Step") -> "Step":
-        """Return both steps as one."""
-        return Step(state=step.state, blocks=self.blocks + step.blocks, records=self.records + step.records)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Transformer:
     """Runs steps."""
 
@@ -88,7 +75,7 @@ class Transformer:
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
     @guarded
-    def plan(self, handle: DatasetHandle) -> Plan | None:
+    def plan(self, handle: DatasetHandle) -> StepInputs | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
         Raises `DatasetUnknown` for a missing input, and `InputDiverged` for one that no longer has the blocks read.
@@ -106,15 +93,15 @@ class Transformer:
             input_.step.dataset_id: self._where(sources[input_.step.dataset_id], input_.step)
             for input_ in inputs
         }
-        return Plan(inputs=inputs, sources=seen, is_whole=seen == sources)
+        return StepInputs(inputs=inputs, sources=seen, is_whole=seen == sources)
 
-    def cause(self, handle: DatasetHandle, plan: Plan) -> object:
+    def cause(self, handle: DatasetHandle, plan: StepInputs) -> object:
         """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
         return handle.state.transform, tuple(source.state.schema for source in plan.sources.values())
 
     @guarded
-    def perform(self, handle: DatasetHandle, plan: Plan) -> Step | None:
-        """Run and commit a step; return None if it changes nothing.
+    def perform(self, handle: DatasetHandle, plan: StepInputs) -> None:
+        """Run a step, and commit it if it changes anything.
 
         Raises `InvalidQuery` for user errors, `Unavailable` while the engine is unreachable, `HeadMoved` if the
         derivative received a commit or an input was reset in the meantime, `Refused` if the result breaks a rule,
@@ -123,7 +110,7 @@ class Transformer:
         """
         with scratch_folder(self.blobs) as scratch:
             try:
-                return self._perform(handle, plan, scratch)
+                self._perform(handle, plan, scratch)
             except NotFound as error:
                 raise why_missing(self.datasets, (handle, *plan.sources.values()), error) from error
             except QueryFailed as error:
@@ -132,7 +119,7 @@ class Transformer:
                     self.perform(handle, before)
                 raise
 
-    def _perform(self, handle: DatasetHandle, plan: Plan, scratch: Path) -> Step | None:
+    def _perform(self, handle: DatasetHandle, plan: StepInputs, scratch: Path) -> None:
         state = handle.state
         # Chosen before the engine runs, since the engine writes it into each record.
         system_time = self.committer.next_system_time(state)
@@ -158,8 +145,8 @@ class Transformer:
                     text="an input changes its schema, and the engine produced neither records nor a checkpoint nor a "
                     "watermark before that, so the chain cannot record how far the input was read"
                 )
-            return None
-        # Looked at again although the plan was made from these inputs: the engine may have run for minutes.
+            return
+        # Checked again although the plan was made from these inputs: the engine may have run for minutes.
         self._require_kept(plan)
         # Before the commit, so that no block names an object that a crash has kept from being stored.
         store(self.blobs, state.dataset_id, written, scratch)
@@ -169,7 +156,13 @@ class Transformer:
         after = require_committed(state.dataset_id, outcome).state
         count_late(self.blobs, handle, work.late)
         record_held(self.blobs, after, work)
-        return _committed_step(handle, after, len(events))
+        log.info(
+            "transformed",
+            dataset=handle.alias,
+            dataset_id=str(handle.id),
+            block=str(after.head),
+            records=after.next_offset - state.next_offset,
+        )
 
     def _execute(
         self, handle: DatasetHandle, request: TransformRequest
@@ -207,7 +200,9 @@ class Transformer:
             raise DatasetUnknown(what=str(dataset))
         return handle
 
-    def _before(self, handle: DatasetHandle, plan: Plan, failing: Iterable[FailingRecord]) -> Plan | None:
+    def _before(
+        self, handle: DatasetHandle, plan: StepInputs, failing: Iterable[FailingRecord]
+    ) -> StepInputs | None:
         """Return the part of a plan before the blocks of these records; None if that is nothing, or all of it."""
         first = {record.dataset: record.first for record in failing}
         inputs = tuple(self._new_in(step, handle, first.get(step.dataset_id)) for step in plan.steps)
@@ -237,7 +232,7 @@ class Transformer:
             name = self._input(step.dataset_id).alias
             raise InputDiverged(dataset=handle.alias, input=name, block=error.block) from error
 
-    def _require_kept(self, plan: Plan) -> None:
+    def _require_kept(self, plan: StepInputs) -> None:
         """Raise `HeadMoved` if an input was reset while the engine was running."""
         for dataset, source in plan.sources.items():
             head = self._input(dataset).state.head
@@ -263,16 +258,3 @@ def _require_still_defined(handle: DatasetHandle, source: DatasetHandle, done: I
     """Raise `InputDiverged` if an input was reset to before its first schema, which looks like a new dataset."""
     if done.last_block is not None and source.state.schema is None:
         raise InputDiverged(dataset=handle.alias, input=source.alias, block=str(done.last_block))
-
-
-def _committed_step(handle: DatasetHandle, after: ChainState, blocks: int) -> Step:
-    """Log a step from the state of `handle` to the one after it, and return it."""
-    records = after.next_offset - handle.state.next_offset
-    log.info(
-        "transformed",
-        dataset=handle.alias,
-        dataset_id=str(handle.id),
-        block=str(after.head),
-        records=records,
-    )
-    return Step(state=after, blocks=blocks, records=records)

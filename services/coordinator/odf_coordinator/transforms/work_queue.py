@@ -1,15 +1,11 @@
 """The queue of derivatives to run: pure bookkeeping, without threads or a clock of its own.
 
-Marks set while a derivative is queued or running coalesce into one more run. A run covers all marks set before it
-started, so the holder of a ticket from `enqueue` knows when the requested work is done.
+Requests made while a derivative is queued or running coalesce into one more run. A run covers all requests made before
+it started, so the holder of a ticket from `enqueue` knows when the requested work is done.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass, field
-from enum import Enum, auto
-from heapq import heappop, heappush
-from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
@@ -18,11 +14,8 @@ from odf_common.identity.did import DatasetId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run: the state after it, or its error; `blocks` and `records` are what it added."""
+    """The result of a run: its error, if it failed."""
 
-    state: ChainState | None = None
-    blocks: int = 0
-    records: int = 0
     error: OdfError | None = None
 
 
@@ -33,7 +26,7 @@ class ReaderGraph:
         self._inputs: dict[DatasetId, frozenset[DatasetId]] = {}
         self._readers: defaultdict[DatasetId, set[DatasetId]] = defaultdict(set)
 
-    def note(self, state: ChainState) -> None:
+    def record(self, state: ChainState) -> None:
         """Record a dataset's inputs."""
         inputs = frozenset(state.inputs)
         if self._inputs.get(state.dataset_id, frozenset()) == inputs:
@@ -51,97 +44,21 @@ class ReaderGraph:
             if not readers:
                 del self._readers[input_]
 
-    def of(self, dataset: DatasetId) -> frozenset[DatasetId]:
+    def readers_of(self, dataset: DatasetId) -> frozenset[DatasetId]:
         """Return the derivatives that read the dataset directly."""
         return frozenset(self._readers.get(dataset, ()))
-
-
-class JobState(Enum):
-    """The state of a derivative in the queue."""
-
-    IDLE = auto()
-    QUEUED = auto()
-    FORCED = auto()
-    """Queued by a user: ignores pauses and known problems."""
-    RUNNING = auto()
-    MARKED = auto()
-    """Running, and marked since: another run follows."""
-    RUNNING_FORCED = auto()
-    """Running, and requested by a user since."""
-    POSTPONED = auto()
-    """A dependency was unavailable: paused; its tickets stay open."""
-    FAILED = auto()
-    """Failed and reported to its tickets: paused before another run."""
-
-
-class JobEvent(Enum):
-    """What happens to a derivative."""
-
-    MARK = auto()
-    FORCE = auto()
-    TAKE = auto()
-    FINISH = auto()
-    FAIL = auto()
-    """Finished with an error, to be retried automatically."""
-    POSTPONE = auto()
-
-
-_S, _E = JobState, JobEvent
-# Ends of runs of datasets removed in the meantime: ignored, as their jobs are not running.
-_ENDS: Final = (_E.FINISH, _E.FAIL, _E.POSTPONE)
-TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = {
-    (_S.IDLE, _E.MARK): _S.QUEUED,
-    (_S.IDLE, _E.FORCE): _S.FORCED,
-    (_S.QUEUED, _E.MARK): _S.QUEUED,
-    (_S.QUEUED, _E.FORCE): _S.FORCED,
-    (_S.QUEUED, _E.TAKE): _S.RUNNING,
-    (_S.FORCED, _E.MARK): _S.FORCED,
-    (_S.FORCED, _E.FORCE): _S.FORCED,
-    (_S.FORCED, _E.TAKE): _S.RUNNING,
-    (_S.RUNNING, _E.MARK): _S.MARKED,
-    (_S.RUNNING, _E.FORCE): _S.RUNNING_FORCED,
-    (_S.RUNNING, _E.FINISH): _S.IDLE,
-    (_S.RUNNING, _E.FAIL): _S.FAILED,
-    (_S.RUNNING, _E.POSTPONE): _S.POSTPONED,
-    (_S.MARKED, _E.MARK): _S.MARKED,
-    (_S.MARKED, _E.FORCE): _S.RUNNING_FORCED,
-    (_S.MARKED, _E.FINISH): _S.QUEUED,
-    (_S.MARKED, _E.FAIL): _S.FAILED,
-    (_S.MARKED, _E.POSTPONE): _S.POSTPONED,
-    (_S.RUNNING_FORCED, _E.MARK): _S.RUNNING_FORCED,
-    (_S.RUNNING_FORCED, _E.FORCE): _S.RUNNING_FORCED,
-    (_S.RUNNING_FORCED, _E.FINISH): _S.FORCED,
-    (_S.RUNNING_FORCED, _E.FAIL): _S.FORCED,
-    (_S.RUNNING_FORCED, _E.POSTPONE): _S.FORCED,
-    (_S.POSTPONED, _E.MARK): _S.POSTPONED,
-    (_S.POSTPONED, _E.FORCE): _S.FORCED,
-    (_S.POSTPONED, _E.TAKE): _S.RUNNING,
-    (_S.FAILED, _E.MARK): _S.FAILED,
-    (_S.FAILED, _E.FORCE): _S.FORCED,
-    (_S.FAILED, _E.TAKE): _S.RUNNING,
-    **{
-        (state, event): state
-        for state in (_S.IDLE, _S.QUEUED, _S.FORCED, _S.POSTPONED, _S.FAILED)
-        for event in _ENDS
-    },
-}
-RUNNING: Final = frozenset((_S.RUNNING, _S.MARKED, _S.RUNNING_FORCED))
-QUEUED: Final = frozenset((_S.QUEUED, _S.FORCED))
-PAUSED: Final = frozenset((_S.POSTPONED, _S.FAILED))
 
 
 @dataclass(slots=True)
 class _Job:
     """A derivative; tickets are increasing numbers, so a result answers all earlier ones."""
 
-    state: JobState = JobState.IDLE
-    place: int = 0
-    """Position in the queue; each is used once."""
-    until: float = 0.0
-    """End of a pause."""
+    is_running: bool = False
+    is_forced: bool = False
+    """Whether a user requested the next run: it ignores pauses and known problems."""
     pauses: int = 0
     """Consecutive runs that have to be repeated."""
-    asked: int = 0
+    requested: int = 0
     """Last ticket given."""
     covered: int = 0
     """Last ticket covered by the running or last run."""
@@ -154,11 +71,10 @@ class WorkQueue:
     """Derivatives waiting to run, first come first served, each at most once at a time."""
 
     def __init__(self) -> None:
+        # A job that is not running is in one of the two others, or idle.
         self._jobs: dict[DatasetId, _Job] = {}
-        self._places = 0
-        # Heaps with lazy deletion: an entry is valid while its job still has that place and is not running.
-        self._queue: list[tuple[int, DatasetId]] = []
-        self._pauses: list[tuple[float, int, DatasetId]] = []
+        self._ready: OrderedDict[DatasetId, None] = OrderedDict()
+        self._paused_until: dict[DatasetId, float] = {}
 
     def __len__(self) -> int:
         """Return the number of known derivatives."""
@@ -167,49 +83,38 @@ class WorkQueue:
     def enqueue(self, dataset: DatasetId, *, is_forced: bool = False) -> int:
         """Enqueue a derivative and return a ticket. Forced: at once, and despite a known problem."""
         job = self._jobs.setdefault(dataset, _Job())
-        job.asked += 1
-        self._enter(dataset, job, JobEvent.FORCE if is_forced else JobEvent.MARK)
-        return job.asked
+        job.requested += 1
+        job.is_forced |= is_forced
+        if not job.is_running and (is_forced or dataset not in self._paused_until):
+            self._make_ready(dataset)
+        return job.requested
 
     def pop(self, now: float) -> tuple[DatasetId, bool] | None:
-        """Take the next due derivative, and whether it is forced; None if there is none."""
-        self._drop_stale()
-        while self._pauses and self._pauses[0][0] <= now:
-            _, place, dataset = heappop(self._pauses)
-            heappush(self._queue, (place, dataset))
-            self._drop_stale()
-        if not self._queue:
+        """Begin the next due run; return its derivative, and whether it is forced, or None if no run is due."""
+        for dataset in [dataset for dataset, until in self._paused_until.items() if until <= now]:
+            self._make_ready(dataset)
+        if not self._ready:
             return None
-        _, dataset = heappop(self._queue)
+        dataset, _ = self._ready.popitem(last=False)
         job = self._jobs[dataset]
-        is_forced = job.state is JobState.FORCED
-        # What is asked for from here on may not be seen by this run: it gets another ticket, and another run.
-        job.covered = job.asked
-        self._enter(dataset, job, JobEvent.TAKE)
+        # Later requests may not be seen by this run: they get another ticket, and another run.
+        job.is_running, job.covered = True, job.requested
+        is_forced, job.is_forced = job.is_forced, False
         return dataset, is_forced
 
-    def finish(self, dataset: DatasetId, result: Result, *, again_at: float | None = None) -> None:
-        """End a run; with `again_at` the error is reported, and another run follows then."""
+    def finish(self, dataset: DatasetId, result: Result | None, *, again_at: float | None = None) -> None:
+        """End a run; another follows at `again_at`. Without a result, its tickets stay open until then."""
         job = self._jobs.get(dataset)
-        if job is None or job.state not in RUNNING:
+        if job is None or not job.is_running:  # the dataset was removed in the meantime
             return
-        job.answered, job.result = job.covered, result
-        if again_at is None:
-            job.pauses = 0
-            self._enter(dataset, job, JobEvent.FINISH)
-        else:
-            job.pauses += 1
-            job.until = again_at
-            self._enter(dataset, job, JobEvent.FAIL)
-
-    def reschedule(self, dataset: DatasetId, until: float) -> None:
-        """End a run that has to be repeated after `until`; its tickets stay open."""
-        job = self._jobs.get(dataset)
-        if job is None or job.state not in RUNNING:
-            return
-        job.pauses += 1
-        job.until = until
-        self._enter(dataset, job, JobEvent.POSTPONE)
+        job.is_running = False
+        job.pauses = 0 if again_at is None else job.pauses + 1
+        if result is not None:
+            job.answered, job.result = job.covered, result
+        if job.is_forced or (again_at is None and job.requested > job.covered):
+            self._make_ready(dataset)
+        elif again_at is not None:
+            self._paused_until[dataset] = again_at
 
     def pauses(self, dataset: DatasetId) -> int:
         """Return the number of consecutive runs that have to be repeated."""
@@ -225,43 +130,24 @@ class WorkQueue:
 
     def waiting(self) -> int:
         """Return the number of queued and running derivatives, without paused ones."""
-        return sum(job.state in RUNNING or job.state in QUEUED for job in self._jobs.values())
+        return len(self._ready) + sum(job.is_running for job in self._jobs.values())
 
     def next_due(self) -> float | None:
         """Return when the next run is due; None if nothing is waiting."""
-        self._drop_stale()
-        if self._queue:
-            return 0.0
-        return self._pauses[0][0] if self._pauses else None
+        return 0.0 if self._ready else min(self._paused_until.values(), default=None)
 
-    def forget(self, datasets: Iterable[DatasetId]) -> None:
-        """Drop removed datasets."""
-        for dataset in datasets:
-            self._jobs.pop(dataset, None)
+    def forget(self, dataset: DatasetId) -> None:
+        """Drop a removed dataset."""
+        self._jobs.pop(dataset, None)
+        self._ready.pop(dataset, None)
+        self._paused_until.pop(dataset, None)
 
     def drop_idle(self, dataset: DatasetId) -> None:
         """Drop a removed dataset, unless it was added again and enqueued."""
         job = self._jobs.get(dataset)
-        if job is not None and job.state is JobState.IDLE:
+        if job and not (job.is_running or dataset in self._ready or dataset in self._paused_until):
             del self._jobs[dataset]
 
-    def _enter(self, dataset: DatasetId, job: _Job, event: JobEvent) -> None:
-        """Apply the transition, and push the job to the heap of its new state."""
-        before, job.state = job.state, TRANSITIONS[job.state, event]
-        if job.state in QUEUED and before not in QUEUED:
-            self._places += 1
-            job.place = self._places
-            heappush(self._queue, (job.place, dataset))
-        elif job.state in PAUSED and before in RUNNING:
-            heappush(self._pauses, (job.until, job.place, dataset))
-
-    def _drop_stale(self) -> None:
-        """Remove invalid entries from the front of each heap."""
-        while self._queue and not self._counts(*self._queue[0]):
-            heappop(self._queue)
-        while self._pauses and not self._counts(*self._pauses[0][1:]):
-            heappop(self._pauses)
-
-    def _counts(self, place: int, dataset: DatasetId) -> bool:
-        job = self._jobs.get(dataset)
-        return job is not None and job.place == place and job.state not in RUNNING
+    def _make_ready(self, dataset: DatasetId) -> None:
+        self._paused_until.pop(dataset, None)
+        self._ready.setdefault(dataset)
