@@ -1,5 +1,7 @@
 """Wires the coordinator: the only module where handlers meet adapters."""
 
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -9,15 +11,14 @@ from odf_common.adapters.local.key_files import node_key
 from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.reserve import Reserve
 from odf_common.codec.signature import encode_signature
-from odf_common.identity.keys import PrivateKey
+from odf_common.identity.did import DatasetId
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_credentials
 from odf_common.service.run import Service, Subscription
-from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands, Notifications
-from odf_coordinator.api.grpc_servicer import Parts, register
+from odf_coordinator.api.grpc_servicer import Dependencies, register
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.catalog.registry import Datasets
@@ -31,7 +32,7 @@ from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.engine_upgrade import EngineUpgrader
 from odf_coordinator.operations.import_chain import Importer
-from odf_coordinator.operations.ingest_client import IngestClient
+from odf_coordinator.operations.ingest_client import Ingest, IngestClient
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller
 from odf_coordinator.operations.read import RecordReader
@@ -52,17 +53,80 @@ NOTIFICATION_THREADS: Final = 8  # threads for notifications of commits by other
 
 def build(env: Environment) -> Service:
     """Wire the coordinator."""
+    settings = env.settings
+    key = node_key(settings.home / "keys")
+    log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=settings.sign_blocks)
+    address = settings.ingest_grpc
+    credentials = None if address is None else peer_credentials(settings, address)
+    parts = assemble(env, IngestClient(address, credentials=credentials))
+    committer, publisher = parts.creator.committer, parts.collector.claims.publisher
+    committer.listen(publisher.announce)
+    return Service(
+        name="coordinator",
+        subscriptions=(
+            Subscription(
+                topic=COORDINATOR_COMMANDS,
+                handler=Commands(committer=committer, importer=parts.importer).handle,
+                on_assigned=parts.ownership.on_assigned,
+                threads=COMMIT_THREADS,
+            ),
+            Subscription(
+                topic=NOTIFICATIONS,
+                handler=Notifications(
+                    scheduler=parts.scheduler, datasets=parts.datasets, slices=parts.record_reader.slices
+                ).handle,
+                group=False,
+                threads=NOTIFICATION_THREADS,
+            ),
+        ),
+        grpc=partial(register, parts=parts),
+        grpc_address=settings.coordinator_grpc,
+        uses=("engine-spark", "ingest"),
+        background=(
+            parts.ownership.run,
+            publisher.run,
+            parts.collector.run,
+            committer.run,
+            parts.scheduler.run,
+        ),
+    )
+
+
+def assemble(
+    env: Environment,
+    ingest: Ingest,
+    *,
+    is_assigned: Callable[[DatasetId], bool] | None = None,
+    clock: Callable[[], float] | None = None,
+) -> Dependencies:
+    """Build the components of a coordinator; tests replace its ports, and `clock` (seconds).
+
+    Its scheduler transforms derivatives for which `is_assigned` is True, by default those of its partitions.
+    """
     keys = KeyStore(env.settings.home / "keys")
     datasets = Datasets(
         catalog=env.catalog, states=env.states, blobs=env.blobs, refs=env.refs, has_key=keys.has
     )
-    committer = _committer(env, OwnershipCheck(keys=keys, catalog=env.catalog), datasets.stalls)
+    committer = build_committer(env, keys, datasets.stalls)
     publisher = Publisher(bus=env.bus, catalog=env.catalog)
     ownership = PartitionOwnership(datasets=datasets, keys=keys, announce=committer.announce)
-    schemas = _first_schemas(env, datasets, committer)
-    transformer = _transformer(env, schemas, publisher)
-    scheduler = Scheduler(datasets=datasets, transformer=transformer, is_assigned=ownership.is_assigned)
-    committer.listen(publisher.announce)
+    schemas = FirstSchemas(
+        datasets=datasets, committer=committer, engine=env.engine, is_signed=env.settings.signed_columns
+    )
+    transformer = Transformer(
+        datasets=datasets,
+        committer=committer,
+        engine=env.engine,
+        blobs=env.blobs,
+        commit_first_schemas=schemas.commit,
+        running=RunningTransforms(publisher.working, clock or time.monotonic),
+    )
+    scheduler = Scheduler(
+        datasets=datasets,
+        transformer=transformer,
+        is_assigned=is_assigned or ownership.is_assigned,
+        now=clock or time.monotonic,
+    )
     committer.listen(scheduler.on_committed)
     claims = Claims(
         datasets=datasets,
@@ -73,101 +137,40 @@ def build(env: Environment) -> Service:
         keys=keys,
         reserve=Reserve(env.settings.home),
     )
-    creator = DatasetCreator(
-        datasets=datasets, committer=committer, claims=claims, engine=env.engine, clock=env.clock, keys=keys
+    collector = Collector(
+        catalog=env.catalog, claims=claims, staging=Staging(env.settings.home), now=clock or time.time
     )
-    collector = Collector(catalog=env.catalog, claims=claims, staging=Staging(env.settings.home))
-    importer = Importer(datasets=datasets, keys=keys, refs=env.refs, committer=committer, claims=claims)
-    parts = _parts(creator, importer, scheduler, _ingest(env.settings), schemas)
-    return Service(
-        name="coordinator",
-        subscriptions=_subscriptions(importer, ownership, parts),
-        grpc=partial(register, parts=parts),
-        grpc_address=env.settings.coordinator_grpc,
-        uses=("engine-spark", "ingest"),
-        background=(ownership.run, publisher.run, collector.run, committer.run, scheduler.run),
-    )
+    return _with_operations(env, ingest, schemas, scheduler, ownership, collector)
 
 
-def _first_schemas(env: Environment, datasets: Datasets, committer: Committer) -> FirstSchemas:
-    is_signed = env.settings.signed_columns
-    return FirstSchemas(datasets=datasets, committer=committer, engine=env.engine, is_signed=is_signed)
-
-
-def _transformer(env: Environment, schemas: FirstSchemas, publisher: Publisher) -> Transformer:
-    return Transformer(
-        datasets=schemas.datasets,
-        committer=schemas.committer,
-        engine=env.engine,
-        blobs=env.blobs,
-        commit_first_schemas=schemas.commit,
-        running=RunningTransforms(publisher.working),
-    )
-
-
-def _ingest(settings: Settings) -> IngestClient:
-    address = settings.ingest_grpc
-    return IngestClient(address, credentials=None if address is None else peer_credentials(settings, address))
-
-
-def _committer(env: Environment, owners: OwnershipCheck, stalls: Stalls) -> Committer:
-    key = node_key(env.settings.home / "keys")
-    log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=env.settings.sign_blocks)
-    return Committer(
-        blobs=env.blobs,
-        refs=env.refs,
-        states=env.states,
-        locks=env.locks,
-        require_owned=owners.require,
-        clock=env.clock,
-        clock_tolerance_ms=env.settings.clock_tolerance_ms,
-        block_version=env.settings.block_version,
-        lock_ttl_ms=env.settings.lock_ttl_ms,
-        sign=_signing(key) if env.settings.sign_blocks else None,
-        stalls=stalls,
-    )
-
-
-def _signing(key: PrivateKey) -> Sign:
-    return lambda block: encode_signature(sign_block(key, block))
-
-
-def _subscriptions(
-    importer: Importer, ownership: PartitionOwnership, parts: Parts
-) -> tuple[Subscription, ...]:
-    commands = Commands(committer=importer.committer, importer=importer).handle
-    notifications = Notifications(
-        scheduler=parts.scheduler, datasets=parts.datasets, slices=parts.record_reader.slices
-    ).handle
-    return (
-        Subscription(
-            topic=COORDINATOR_COMMANDS,
-            handler=commands,
-            on_assigned=ownership.on_assigned,
-            threads=COMMIT_THREADS,
-        ),
-        Subscription(topic=NOTIFICATIONS, handler=notifications, group=False, threads=NOTIFICATION_THREADS),
-    )
-
-
-def _parts(
-    creator: DatasetCreator,
-    importer: Importer,
-    scheduler: Scheduler,
-    ingest: IngestClient,
+def _with_operations(  # noqa: PLR0917 - the components that operations share
+    env: Environment,
+    ingest: Ingest,
     schemas: FirstSchemas,
-) -> Parts:
-    datasets, keys = creator.datasets, creator.keys
-    editor = DatasetEditor(datasets=datasets, committer=creator.committer, creator=creator)
+    scheduler: Scheduler,
+    ownership: PartitionOwnership,
+    collector: Collector,
+) -> Dependencies:
+    claims, engine = collector.claims, env.engine
+    datasets, committer, keys = claims.datasets, claims.committer, claims.keys
+    creator = DatasetCreator(
+        datasets=datasets, committer=committer, claims=claims, engine=engine, clock=env.clock, keys=keys
+    )
+    editor = DatasetEditor(datasets=datasets, committer=committer, creator=creator)
     rollback = DerivativeRollback(datasets=datasets, creator=creator, keys=keys)
-    return Parts(
+    importer = Importer(datasets=datasets, keys=keys, refs=env.refs, committer=committer, claims=claims)
+    return Dependencies(
         datasets=datasets,
+        ownership=ownership,
+        first_schemas=schemas,
+        collector=collector,
+        importer=importer,
         creator=creator,
         editor=editor,
         references=References(
-            datasets=datasets, refs=importer.refs, importer=importer, creator=creator, keys=keys
+            datasets=datasets, refs=env.refs, importer=importer, creator=creator, keys=keys
         ),
-        record_reader=RecordReader(datasets=datasets, slices=Slices(datasets), engine=creator.engine),
+        record_reader=RecordReader(datasets=datasets, slices=Slices(datasets), engine=engine),
         puller=Puller(
             datasets=datasets,
             scheduler=scheduler,
@@ -176,10 +179,32 @@ def _parts(
             poll=ingest.poll,
             keys=keys,
             rollback=rollback,
-            rebuilder=DataRebuilder(datasets=datasets, committer=creator.committer, engine=creator.engine),
-            waiting=Waiting(datasets=datasets, schemas=schemas, latest_time=creator.committer.latest_time),
+            rebuilder=DataRebuilder(datasets=datasets, committer=committer, engine=engine),
+            waiting=Waiting(datasets=datasets, schemas=schemas, latest_time=committer.latest_time),
         ),
         scheduler=scheduler,
-        dropper=DataDropper(datasets=datasets, committer=creator.committer, engine=creator.engine),
+        dropper=DataDropper(datasets=datasets, committer=committer, engine=engine),
         upgrader=EngineUpgrader(datasets=datasets, creator=creator, rollback=rollback),
+    )
+
+
+def build_committer(env: Environment, keys: KeyStore, stalls: Stalls) -> Committer:
+    """Return a committer over the stores of `env`, which signs blocks if the settings say so."""
+    settings = env.settings
+    sign: Sign | None = None
+    if settings.sign_blocks:
+        key = node_key(settings.home / "keys")
+        sign = lambda block: encode_signature(sign_block(key, block))  # noqa: E731
+    return Committer(
+        blobs=env.blobs,
+        refs=env.refs,
+        states=env.states,
+        locks=env.locks,
+        require_owned=OwnershipCheck(keys=keys, catalog=env.catalog).require,
+        clock=env.clock,
+        clock_tolerance_ms=settings.clock_tolerance_ms,
+        block_version=settings.block_version,
+        lock_ttl_ms=settings.lock_ttl_ms,
+        sign=sign,
+        stalls=stalls,
     )

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +11,6 @@ import pyarrow as pa
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.refs import LocalRefStore
-from odf_common.adapters.local.staging import Staging
-from odf_common.adapters.reserve import Reserve
 from odf_common.chain.add_data import add_data_event
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
@@ -27,33 +25,16 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.ports.locks import Locks
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
-from odf_common.service.environment import FreeLocks
+from odf_common.service.environment import Environment, FreeLocks
+from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Notifications
-from odf_coordinator.api.grpc_servicer import Parts
-from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import Outcome, require_committed
-from odf_coordinator.definitions.create import AddResult, DatasetCreator
+from odf_coordinator.definitions.create import AddResult
 from odf_coordinator.definitions.drafts import Manifest
-from odf_coordinator.definitions.first_schemas import FirstSchemas
-from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.lifecycle.collector import Collector
-from odf_coordinator.operations.drop_data import DataDropper
-from odf_coordinator.operations.engine_upgrade import EngineUpgrader
-from odf_coordinator.operations.import_chain import Importer
-from odf_coordinator.operations.modify import DatasetEditor
-from odf_coordinator.operations.pull import Puller
-from odf_coordinator.operations.read import RecordReader
-from odf_coordinator.operations.rebuild_data import DataRebuilder
-from odf_coordinator.operations.references import References
-from odf_coordinator.operations.rollback import DerivativeRollback
-from odf_coordinator.operations.waiting import Waiting
-from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.transforms.progress import RunningTransforms
-from odf_coordinator.transforms.runner import Transformer
-from odf_coordinator.transforms.scheduler import Scheduler
+from odf_coordinator.service import assemble, build_committer
 from odf_testing.bus import MemoryBus, MemoryTopics
 from odf_testing.clocks import TickingClock
 from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
@@ -131,32 +112,39 @@ class Coordinator:
     def __post_init__(self) -> None:
         self._open_stores()
         self.states = ChainStates(self.blobs, self.refs, self.cache)
-        self.keys = KeyStore(self.home / "keys")
-        self.datasets = Datasets(
+        self.env = Environment(
+            settings=Settings(home=self.home),
             catalog=self.catalog,
-            states=self.states,
             blobs=self.blobs,
             refs=self.refs,
-            has_key=self.keys.has,
-        )
-        self.committer = self.new_committer()
-        self.publisher = Publisher(bus=self.bus, catalog=self.catalog)
-        self.first_schemas = FirstSchemas(
-            datasets=self.datasets, committer=self.committer, engine=self.engine
-        )
-        transformer = Transformer(
-            datasets=self.datasets,
-            committer=self.committer,
+            states=self.states,
+            clock=self.clock,
+            bus=self.bus,
+            topics=self.topics,
+            locks=self.locks,
             engine=self.engine,
-            blobs=self.blobs,
-            commit_first_schemas=self.first_schemas.commit,
-            running=RunningTransforms(clock=lambda: self.now),
+            claim=lambda: None,
+            close=lambda: None,
         )
-        self.scheduler = Scheduler(
-            datasets=self.datasets, transformer=transformer, is_assigned=self.keys.has, now=lambda: self.now
+        is_assigned = KeyStore(self.home / "keys").has
+        parts = assemble(self.env, self.ingest, is_assigned=is_assigned, clock=lambda: self.now)
+        self.parts, self.datasets, self.scheduler = parts, parts.datasets, parts.scheduler
+        self.collector, self.claims, self.creator = parts.collector, parts.collector.claims, parts.creator
+        self.keys, self.publisher, self.committer = (
+            self.claims.keys,
+            self.claims.publisher,
+            self.creator.committer,
         )
-        self.committer.listen(self.scheduler.on_committed)
-        self._wire()
+        self.importer, self.editor, self.puller = parts.importer, parts.editor, parts.puller
+        self.references, self.record_reader, self.upgrader = (
+            parts.references,
+            parts.record_reader,
+            parts.upgrader,
+        )
+        self.dropper, self.first_schemas = parts.dropper, parts.first_schemas
+        self.notifications = Notifications(
+            scheduler=self.scheduler, datasets=self.datasets, slices=self.record_reader.slices
+        )
 
     @property
     def node_datasets(self) -> NodeDatasets:
@@ -176,94 +164,17 @@ class Coordinator:
             heads = MemoryRefStore()
             self.refs, self.blobs, self.catalog = heads, MemoryBlobStore(heads), MemoryCatalog()
 
-    def _wire(self) -> None:
-        self.claims = Claims(
-            datasets=self.datasets,
-            refs=self.refs,
-            committer=self.committer,
-            topics=self.topics,
-            publisher=self.publisher,
-            keys=self.keys,
-            reserve=Reserve(self.home),
-        )
-        self.collector = Collector(
-            catalog=self.catalog, claims=self.claims, staging=Staging(self.home), now=lambda: self.now
-        )
-        self.importer = Importer(
-            datasets=self.datasets,
-            keys=self.keys,
-            refs=self.refs,
-            committer=self.committer,
-            claims=self.claims,
-        )
-        self.creator = DatasetCreator(
-            datasets=self.datasets,
-            committer=self.committer,
-            claims=self.claims,
-            engine=self.engine,
-            clock=self.clock,
-            keys=self.keys,
-        )
-        self.editor = DatasetEditor(datasets=self.datasets, committer=self.committer, creator=self.creator)
-        self.references = References(
-            datasets=self.datasets,
-            refs=self.refs,
-            importer=self.importer,
-            creator=self.creator,
-            keys=self.keys,
-        )
-        self.dropper = DataDropper(datasets=self.datasets, committer=self.committer, engine=self.engine)
-        rollback = DerivativeRollback(datasets=self.datasets, creator=self.creator, keys=self.keys)
-        self.upgrader = EngineUpgrader(datasets=self.datasets, creator=self.creator, rollback=rollback)
-        self.record_reader = RecordReader(
-            datasets=self.datasets, slices=Slices(self.datasets), engine=self.engine
-        )
-        self.notifications = Notifications(
-            scheduler=self.scheduler, datasets=self.datasets, slices=self.record_reader.slices
-        )
-        self.puller = Puller(
-            datasets=self.datasets,
-            scheduler=self.scheduler,
-            editor=self.editor,
-            drain=self.ingest.drain,
-            poll=self.ingest.poll,
-            keys=self.keys,
-            rollback=rollback,
-            rebuilder=DataRebuilder(datasets=self.datasets, committer=self.committer, engine=self.engine),
-            waiting=Waiting(
-                datasets=self.datasets, schemas=self.first_schemas, latest_time=self.committer.latest_time
-            ),
-        )
-
-    @property
-    def parts(self) -> Parts:
-        """Return the servicer's dependencies."""
-        return Parts(
-            datasets=self.datasets,
-            creator=self.creator,
-            editor=self.editor,
-            references=self.references,
-            record_reader=self.record_reader,
-            puller=self.puller,
-            scheduler=self.scheduler,
-            dropper=self.dropper,
-            upgrader=self.upgrader,
-        )
-
     def new_committer(
         self, *, refs: RefStore | None = None, locks: Locks | None = None, lock_ttl_ms: int = 10_000
     ) -> Committer:
         """Return one more committer over the same stores, like that of another instance."""
-        return Committer(
-            blobs=self.blobs,
+        env = replace(
+            self.env,
             refs=refs or self.refs,
-            states=self.states,
             locks=locks or self.locks,
-            require_owned=OwnershipCheck(keys=self.keys, catalog=self.catalog).require,
-            clock=self.clock,
-            lock_ttl_ms=lock_ttl_ms,
-            stalls=self.datasets.stalls,
+            settings=replace(self.env.settings, lock_ttl_ms=lock_ttl_ms),
         )
+        return build_committer(env, self.keys, self.datasets.stalls)
 
     def add(self, *texts: str, replace: bool = False) -> tuple[AddResult, ...]:
         manifests = [Manifest(name=f"m{n}.yaml", text=text.encode()) for n, text in enumerate(texts)]

@@ -26,12 +26,16 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
 from odf_coordinator.catalog.chain_problems import EarlierCredentials, chain_problem
+from odf_coordinator.catalog.partitions import PartitionOwnership
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
+from odf_coordinator.definitions.first_schemas import FirstSchemas
+from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade, EngineUpgrader
+from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller, PullProgress
 from odf_coordinator.operations.query_problems import QueryProblems
@@ -46,10 +50,14 @@ WAITING_SECONDS: Final = 60.0  # a caller that waits for a dataset retries more 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The components behind the service."""
+class Dependencies:
+    """The components of a coordinator."""
 
     datasets: Datasets
+    ownership: PartitionOwnership
+    first_schemas: FirstSchemas
+    collector: Collector
+    importer: Importer
     creator: DatasetCreator
     editor: DatasetEditor
     record_reader: RecordReader
@@ -63,7 +71,7 @@ class Parts:
 class Servicer(CoordinatorServicer):
     """Serves the `odf` command and other services."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self._queries = QueryProblems(parts.datasets, parts.creator.engine)
         self._earlier_credentials = EarlierCredentials(parts.datasets)
@@ -253,7 +261,7 @@ class Servicer(CoordinatorServicer):
         return with_credentials(reply, handle, self._parts.datasets.has_key, earlier)
 
 
-def register(server: grpc.Server, parts: Parts) -> tuple[str, ...]:
+def register(server: grpc.Server, parts: Dependencies) -> tuple[str, ...]:
     """Add the service to a server; returns its full name."""
     add_CoordinatorServicer_to_server(Servicer(parts), server)
     return (NAME,)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import grpc
 
@@ -23,6 +23,16 @@ from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
 T = TypeVar("T")
+
+
+class Ingest(Protocol):
+    """Commits what a dataset's sources have."""
+
+    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
+        """Iterate until all new data of the polling source is committed; yield its progress."""
+
+    def drain(self, dataset: DatasetId) -> Iterator[int]:
+        """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
 
 
 @dataclass(slots=True)
