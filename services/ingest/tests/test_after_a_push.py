@@ -51,7 +51,7 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_sync.transfer.push.accept import Acceptance, PushedChain
 from odf_verifier.targets import targets
-from odf_verifier.verification import Scope, Verdict, Verifier
+from odf_verifier.verification import Verdict, VerificationOptions, Verifier
 
 READ: Final = SourcePosition(topics={"t": TopicPosition(topic_id="a", next={0: 2})})
 LAST: Final = Timestamp.parse("9999-12-31T23:59:59.999Z")
@@ -81,7 +81,7 @@ class Node(IngestNode):
     def verdict(self, ref: str) -> str:
         verifier = Verifier(self.node_datasets, cast("Engine", self.engine), self.home)
         (target,) = targets(self.node_datasets, (ref,), every=False, recursive=False)
-        *_, verdict = verifier.verify(target, Scope())
+        *_, verdict = verifier.verify(target, VerificationOptions())
         assert isinstance(verdict, Verdict)
         return "; ".join((verdict.word, *(problem.text for problem in verdict.problems)))
 

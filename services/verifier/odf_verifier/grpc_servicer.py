@@ -10,7 +10,7 @@ from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
 from odf_verifier.report import Problem
 from odf_verifier.targets import Target, targets
-from odf_verifier.verification import Scope, Step, Verdict, Verifier
+from odf_verifier.verification import Verdict, VerificationOptions, VerificationProgress, Verifier
 
 
 def register(server: grpc.Server, datasets: NodeDatasets, verifier: Verifier) -> tuple[str, ...]:
@@ -28,15 +28,17 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
 
     def Verify(self, request: pb.VerifyRequest, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
         """Verify one dataset after another; each ends with a verdict."""
-        scope = Scope(replay=not request.integrity_only, incremental=request.incremental)
+        options = VerificationOptions(replay=not request.integrity_only, incremental=request.incremental)
         for target in targets(
             self._datasets, tuple(request.refs), every=request.all, recursive=request.recursive
         ):
-            yield from self._one(target, scope, context)
+            yield from self._verify(target, options, context)
 
-    def _one(self, target: Target, scope: Scope, context: grpc.ServicerContext) -> Iterator[pb.VerifyItem]:
+    def _verify(
+        self, target: Target, options: VerificationOptions, context: grpc.ServicerContext
+    ) -> Iterator[pb.VerifyItem]:
         try:
-            for item in self._verifier.verify(target, scope):
+            for item in self._verifier.verify(target, options):
                 if not context.is_active():
                     return
                 yield _message(target, item)
@@ -48,8 +50,8 @@ class Servicer(verifier_pb2_grpc.VerifierServicer):
             yield pb.VerifyItem(verdict=failed)
 
 
-def _message(target: Target, item: Step | Verdict) -> pb.VerifyItem:
-    if isinstance(item, Step):
+def _message(target: Target, item: VerificationProgress | Verdict) -> pb.VerifyItem:
+    if isinstance(item, VerificationProgress):
         step = pb.VerifyProgress(dataset=target.name, phase=item.phase, done=item.done, total=item.total)
         return pb.VerifyItem(progress=step)
     verdict = pb.Verdict(

@@ -36,15 +36,10 @@ from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import (
-    Checkpoint,
-    DataEvent,
-    DataSlice,
-    SetDataSchema,
-)
+from odf_common.metadata.events import Checkpoint, DataEvent, DataSlice, SetDataSchema
 from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.ports.store import ObjectKind
-from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.report import Damage, Problem, Tally, block_problem
 from odf_verifier.targets import Target
 
 HASHERS = 2  # threads; hashing releases the GIL
@@ -56,9 +51,8 @@ BROKEN = {
 }
 QUEUED = 8  # slices submitted to the hashers at a time, so that a long chain needs little memory
 
-CheckProgress = tuple[
-    int, int, list[Problem]
-]  # blocks with objects done, their total, the problems of the last one
+# Blocks with objects done, their total, the problems of the last one.
+CheckProgress = tuple[int, int, list[Problem]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +63,9 @@ class Link:
     version: int
     block: MetadataBlock
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Depth:
-    """How deep to check: `logical` also reads the records of every slice, otherwise only bytes are hashed."""
-
-    logical: bool = True
+    def problem(self, kind: Damage, text: str, damaged: Multihash | None = None) -> Problem:
+        """Return a problem with this block, or with an object that it declares."""
+        return block_problem(self.hash, self.block, kind, text, damaged)
 
 
 def check_chain(target: Target, *, since: ChainState | None = None) -> tuple[list[Link], list[Problem]]:
@@ -135,29 +126,17 @@ def _fold(links: list[Link], since: ChainState | None, dataset: DatasetId) -> li
         try:
             state = admit(state, link.block, block_hash=link.hash, version=link.version)
         except ChainRuleViolated as error:
-            number = link.block.sequence_number
-            return [
-                Problem(kind=Damage.RULE_VIOLATED, block=link.hash, sequence_number=number, text=str(error))
-            ]
+            return [link.problem(Damage.RULE_VIOLATED, str(error))]
     if state is not None and state.dataset_id != dataset:
-        return [
-            Problem(
-                kind=Damage.RULE_VIOLATED,
-                text=f"the seed has the id {state.dataset_id}, the folder {dataset}",
-            )
-        ]
+        text = f"the seed has the id {state.dataset_id}, the folder {dataset}"
+        return [Problem(kind=Damage.RULE_VIOLATED, text=text)]
     return []
 
 
 def check_objects(
-    target: Target,
-    links: list[Link],
-    tally: Tally,
-    *,
-    depth: Depth,
-    since: ChainState | None = None,
+    target: Target, links: list[Link], tally: Tally, *, reads_records: bool, since: ChainState | None = None
 ) -> Iterator[CheckProgress]:
-    """Hash every slice and checkpoint that `links`, which follow `since`, declare.
+    """Hash every slice and checkpoint that `links`, which follow `since`, declare; also the records if `reads_records`.
 
     Yields, in chain order, the result for each block that declares objects as soon as it is known. Checked bytes are
     added to `tally`.
@@ -167,7 +146,7 @@ def check_objects(
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="hasher") as pool:
 
         def submit(job: _Job) -> Future[list[Problem]]:
-            return pool.submit(_check_event, target, job, tally, depth)
+            return pool.submit(_check_event, target, job, tally, reads_records=reads_records)
 
         rest = iter(jobs)
         # Only a few ahead: a caller that stops early has to wait for those that were submitted.
@@ -192,8 +171,8 @@ def _jobs(links: list[Link], set_before: SetDataSchema | None) -> Iterator[_Job]
         event = link.block.event
         if isinstance(event, SetDataSchema):
             schema = _schema(event)
-        elif (with_objects := _with_objects(event)) is not None:
-            yield _Job(link, with_objects, schema)
+        elif isinstance(event, DataEvent) and (event.new_data or event.new_checkpoint):
+            yield _Job(link, event, schema)
 
 
 def _schema(event: SetDataSchema | None) -> pa.Schema | None:
@@ -203,17 +182,11 @@ def _schema(event: SetDataSchema | None) -> pa.Schema | None:
         return None
 
 
-def _with_objects(event: object) -> DataEvent | None:
-    if isinstance(event, DataEvent) and (event.new_data or event.new_checkpoint):
-        return event
-    return None
-
-
-def _check_event(target: Target, job: _Job, tally: Tally, depth: Depth) -> list[Problem]:
+def _check_event(target: Target, job: _Job, tally: Tally, *, reads_records: bool) -> list[Problem]:
     link, event = job.link, job.event
     problems: list[Problem] = []
     if event.new_data is not None:
-        problems += _check_slice(target, link, event.new_data, job.schema, depth)
+        problems += _check_slice(target, link, event.new_data, job.schema, reads_records=reads_records)
         tally.bytes += event.new_data.size
     if event.new_checkpoint is not None:
         problems += _check_checkpoint(target, link, event.new_checkpoint)
@@ -222,41 +195,35 @@ def _check_event(target: Target, job: _Job, tally: Tally, depth: Depth) -> list[
 
 
 def _check_slice(
-    target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, depth: Depth
+    target: Target, link: Link, data: DataSlice, schema: pa.Schema | None, *, reads_records: bool
 ) -> list[Problem]:
     """Check the bytes, then the records; wrong bytes are damage whatever the records hash to."""
     declared = _DeclaredObject(ObjectKind.DATA, data.physical_hash, data.size, Damage.PHYSICAL_HASH_MISMATCH)
     problems = _check_bytes(target, link, declared)
-    if problems or not depth.logical:
+    if problems or not reads_records:
         return problems
     return _check_records(target, link, data, schema)
 
 
 def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schema | None) -> list[Problem]:
-    def problem(kind: Damage, text: str) -> Problem:
-        return _problem(link, kind, data.physical_hash, text)
-
+    name = data.physical_hash
     try:
         with translated():
-            file = target.reader.local_path(ObjectKind.DATA, data.physical_hash)
+            file = target.reader.local_path(ObjectKind.DATA, name)
             # A limit of this machine's memory would be a verdict on the machine, not on the slice.
             table = read_foreign_slice(file, data.offset_interval.records)
         actual = logical_hash(table)
     except Unavailable:  # of the disk or the process, not of the slice
         raise
     except OdfError as error:
-        return [problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}")]
+        return [link.problem(Damage.LOGICAL_HASH_MISMATCH, f"the slice cannot be read: {error}", name)]
     if actual != data.logical_hash:
-        return [
-            problem(
-                Damage.LOGICAL_HASH_MISMATCH,
-                f"declared {data.logical_hash}, but the records hash to {actual}",
-            )
-        ]
+        text = f"declared {data.logical_hash}, but the records hash to {actual}"
+        return [link.problem(Damage.LOGICAL_HASH_MISMATCH, text, name)]
     try:
         check_records(table, data.offset_interval, schema, link.block.system_time)
     except RecordsDiffer as error:
-        return [problem(Damage(error.kind), error.text)]
+        return [link.problem(Damage(error.kind), error.text, name)]
     return []
 
 
@@ -283,18 +250,12 @@ def _check_bytes(target: Target, link: Link, declared: _DeclaredObject) -> list[
             with target.reader.open_stored(kind, name) as file:
                 actual = physical_hash(file)
         except Damaged as error:
-            return [_problem(link, declared.damage, name, str(error))]
+            return [link.problem(declared.damage, str(error), name)]
         if actual != name:
-            return [_problem(link, declared.damage, name, f"the stored bytes hash to {actual}")]
+            return [link.problem(declared.damage, f"the stored bytes hash to {actual}", name)]
         stored = target.reader.size(kind, name)
         if stored != declared.size:
             text = f"declared {declared.size} bytes, but has {stored}"
-            return [_problem(link, Damage.SIZE_MISMATCH, name, text)]
+            return [link.problem(Damage.SIZE_MISMATCH, text, name)]
         return []
-    return [_problem(link, Damage.OBJECT_MISSING, name, f"missing in {kind}")]
-
-
-def _problem(link: Link, kind: Damage, name: Multihash, text: str) -> Problem:
-    return Problem(
-        kind=kind, block=link.hash, sequence_number=link.block.sequence_number, object=name, text=text
-    )
+    return [link.problem(Damage.OBJECT_MISSING, f"missing in {kind}", name)]

@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from odf_common.chain.add_data import later
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputMismatch
 from odf_common.chain.walk import ChainBroken, number_before
@@ -22,13 +22,12 @@ from odf_common.data.schema_alignment import align_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.replay import Replayer, StoredTransform
+from odf_common.dataset.replay import Replayer, StoredTransform, differences
 from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery, NotFound, name_dataset
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash
 from odf_common.identity.branch_names import split_ref
-from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.ports.engine import (
     Engine,
@@ -43,7 +42,7 @@ from odf_common.ports.engine import (
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node
 from odf_verifier.integrity import Link
-from odf_verifier.report import Damage, Problem
+from odf_verifier.report import Damage, Problem, block_problem
 from odf_verifier.targets import Target
 
 log = structlog.stdlib.get_logger(__name__)
@@ -155,8 +154,7 @@ class Replay:
         problem = self._run(stored)
         log.debug(
             "transform replayed",
-            dataset=self._target.name,
-            dataset_id=str(self._target.dataset),
+            **self._target.log_facts,
             block=str(stored.block_hash),
             sequence_number=stored.block.sequence_number,
             problem=None if problem is None else str(problem.kind),
@@ -165,12 +163,7 @@ class Replay:
         return problem
 
     def _run(self, stored: StoredTransform) -> Problem | None:
-        def problem(kind: Damage, text: str, damaged: Multihash | None = None) -> Problem:
-            number = stored.block.sequence_number
-            return Problem(
-                kind=kind, block=stored.block_hash, sequence_number=number, object=damaged, text=text
-            )
-
+        problem = partial(block_problem, stored.block_hash, stored.block)
         with scratch_folder(self._datasets.blobs) as scratch:
             try:
                 response = self._replayer.run(
@@ -193,7 +186,9 @@ class Replay:
                     Damage.INPUT_MISSING, f"an input is not available as the transform saw it: {error}"
                 )
             else:
-                for damaged, text in _differences(stored.event, stored.state, response, scratch):
+                records_hash = partial(_records_hash, stored.state, scratch / "data")
+                checkpoint = _hash_of(scratch / "checkpoint")
+                for text, damaged in differences(stored, response, records_hash, checkpoint):
                     return problem(Damage.REPLAY_MISMATCH, text, damaged)
                 return None
 
@@ -251,34 +246,6 @@ def _summary(failures: list[Problem], *, is_given_up: bool) -> list[Problem]:
     if is_given_up:
         text += f"; those after it are not replayed, since {_MAX_FAILURES} in a row fail"
     return [failures[0], replace(later[0], text=text)]
-
-
-def _differences(
-    event: ExecuteTransform, state: ChainState, response: TransformResponseSuccess, scratch: Path
-) -> Iterator[tuple[Multihash | None, str]]:
-    """Yield the differences of the replay: the damaged object, and the text."""
-    declared = event.new_data
-    interval = None if declared is None else declared.offset_interval
-    if response.new_offset_interval != interval:
-        yield None, f"offsets: declared {interval}, but the replay gives {response.new_offset_interval}"
-    elif declared is not None:
-        try:
-            actual = _records_hash(state, scratch / "data")
-        except InvalidInput as error:
-            yield declared.physical_hash, f"records: those of the replay do not fit the dataset: {error}"
-        else:
-            if actual != declared.logical_hash:
-                text = f"records: declared {declared.logical_hash}, but the replay gives {actual}"
-                yield declared.physical_hash, text
-    watermark = later(state.watermark, response.new_watermark)
-    if watermark != event.new_watermark:
-        yield None, f"watermark: declared {event.new_watermark}, but the replay gives {watermark}"
-    checkpoint = _hash_of(scratch / "checkpoint")
-    if event.new_checkpoint is not None and checkpoint != event.new_checkpoint.physical_hash:
-        yield (
-            event.new_checkpoint.physical_hash,
-            f"checkpoint: declared {event.new_checkpoint.physical_hash}, but the replay gives {checkpoint}",
-        )
 
 
 def _records_hash(state: ChainState, file: Path) -> Multihash:

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from odf_common.hashing.multihash import Multihash
+from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 class Damage(StrEnum):
@@ -77,3 +78,10 @@ class Tally:
     blocks: int = 0
     bytes: int = 0
     transforms: int = 0
+
+
+def block_problem(
+    name: Multihash, block: MetadataBlock, kind: Damage, text: str, damaged: Multihash | None = None
+) -> Problem:
+    """Return a problem with a block, or with an object that it declares."""
+    return Problem(kind=kind, block=name, sequence_number=block.sequence_number, object=damaged, text=text)

@@ -21,13 +21,8 @@ def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]
         checked = _checked(target, link)
         if checked.status is SignatureStatus.INVALID:
             claimed = f", claimed by {checked.signer}" if checked.signer else ""
-            yield Problem(
-                kind=Damage.SIGNATURE_INVALID,
-                block=link.hash,
-                sequence_number=link.block.sequence_number,
-                object=link.hash,
-                text=f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}",
-            )
+            text = f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}"
+            yield link.problem(Damage.SIGNATURE_INVALID, text, link.hash)
 
 
 def _checked(target: Target, link: Link) -> SignatureCheck:

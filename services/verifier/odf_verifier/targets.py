@@ -1,6 +1,6 @@
 """What to verify: datasets of this node by name or id, optionally at a reference, or any folder by `file://`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
@@ -27,6 +27,11 @@ class Target:
     reader: DatasetReader
     is_local: bool
     ref: str = HEAD
+
+    @property
+    def log_facts(self) -> Mapping[str, str]:
+        """Return the facts that name the dataset in log lines."""
+        return {"dataset": self.name, "dataset_id": str(self.dataset)}
 
 
 def targets(

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import Engine
 from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
-from odf_verifier.integrity import Depth, Link, check_chain, check_objects
+from odf_verifier.integrity import Link, check_chain, check_objects
 from odf_verifier.replay import Replay
 from odf_verifier.report import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally
 from odf_verifier.signatures import check_signatures
@@ -37,16 +37,19 @@ POSTPONED_BACKOFF: Final = Backoff(first=0.5, most=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """What to check: `depth` of integrity, transforms or not, everything or only blocks since the last good verdict."""
+class VerificationOptions:
+    """What to check."""
 
     replay: bool = True
+    """Also transforms."""
     incremental: bool = False
-    depth: Depth = field(default_factory=Depth)
+    """Only blocks since the last good verdict."""
+    reads_records: bool = True
+    """Also the records of slices; else only bytes are hashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class VerificationProgress:
     """How far a phase is, in blocks."""
 
     phase: str
@@ -75,15 +78,12 @@ class Verdict:
     @property
     def word(self) -> str:
         """Return the verdict as one word."""
-        if self.is_valid:
-            return "valid"
-        if not self.is_undecided:
-            return "invalid"
+        if self.is_valid or not self.is_undecided:
+            return "valid" if self.is_valid else "invalid"
         kinds = {problem.kind for problem in self.problems}
         if Damage.DATA_DROPPED in kinds:
             return "dropped"
-        is_unchecked = bool(kinds & NOT_CHECKED)
-        return "not-checked" if is_unchecked else "not-replayable"
+        return "not-checked" if kinds & NOT_CHECKED else "not-replayable"
 
 
 class Verifier:
@@ -100,56 +100,50 @@ class Verifier:
         self._verified = VerifiedHeads(home / "verified")
 
     @guarded
-    def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
+    def verify(
+        self, target: Target, options: VerificationOptions
+    ) -> Iterator[VerificationProgress | Verdict]:
         """Verify one dataset; the last item is the verdict.
 
         Raises `Unavailable` if the engine cannot be reached, or the disk cannot be used now: that is no verdict.
         """
         tally, begun = Tally(), time.monotonic()
-        since = self._since(target, scope, INTEGRITY if scope.depth.logical else BYTES)
+        since = self._since(target, options, INTEGRITY if options.reads_records else BYTES)
         links, problems = check_chain(target, since=since)
-        log.debug(
-            "verification begins",
-            dataset=target.name,
-            dataset_id=str(target.dataset),
-            ref=target.ref,
-            blocks=len(links),
-        )
+        log.debug("verification begins", **target.log_facts, ref=target.ref, blocks=len(links))
         problems += check_signatures(target, links)
         tally.blocks = len(links)
         is_broken = bool(problems)
-        for done, total, new in check_objects(target, links, tally, depth=scope.depth, since=since):
+        for done, total, new in check_objects(
+            target, links, tally, reads_records=options.reads_records, since=since
+        ):
             problems += new
-            yield Step(phase=INTEGRITY, done=done, total=total)
+            yield VerificationProgress(phase=INTEGRITY, done=done, total=total)
         problems = with_advice(self._keys, target, without_dropped(self._datasets.blobs, target, problems))
         # On damaged records or blocks a replay would differ for no other reason than what was found already.
-        if scope.replay and target.is_local and not problems:
-            for item in self._replayed(target, scope, links, since):
+        if options.replay and target.is_local and not problems:
+            for item in self._replayed(target, options, links, since):
                 if isinstance(item, Problem):
                     problems.append(item)
                 else:
                     tally.transforms = item.done
                     yield item
         head = links[-1].hash if links else None if since is None else since.head
-        if scope.replay and target.is_local and not is_broken and head is not None:
+        if options.replay and target.is_local and not is_broken and head is not None:
             state = state_of(self._datasets, target.dataset, target.ref, head)
             problems += diverged_inputs(self._datasets, self._keys, target, state)
         verdict = Verdict(head=head, problems=tuple(problems), tally=tally)
         if verdict.is_valid and self._is_remembered(target) and head is not None:
-            phases = [
-                BYTES,
-                *([INTEGRITY] if scope.depth.logical else []),
-                *([REPLAY] if scope.replay else []),
-            ]
-            self._remember(target, dict.fromkeys(phases, head))
-        _note_verdict(target, verdict, begun)
+            checked = {BYTES: True, INTEGRITY: options.reads_records, REPLAY: options.replay}
+            self._remember(target, {phase: head for phase, is_checked in checked.items() if is_checked})
+        _log_verdict(target, verdict, begun)
         yield verdict
 
     def _replayed(
-        self, target: Target, scope: Scope, links: list[Link], since: ChainState | None
-    ) -> Iterator[Step | Problem]:
+        self, target: Target, options: VerificationOptions, links: list[Link], since: ChainState | None
+    ) -> Iterator[VerificationProgress | Problem]:
         """Replay what has not been replayed; integrity may have been checked further than that."""
-        begin = self._since(target, scope, REPLAY)
+        begin = self._since(target, options, REPLAY)
         if (begin.head if begin else None) != (since.head if since else None):
             links, lost = check_chain(target, since=begin)
             if lost:  # the chain broke after its integrity was checked: nothing can be replayed on it
@@ -159,19 +153,14 @@ class Verifier:
         for done, total, problem in replay.run(links, begin):
             if problem is not None:
                 yield problem
-            yield Step(phase=REPLAY, done=done, total=total)
+            yield VerificationProgress(phase=REPLAY, done=done, total=total)
 
     def _remember(self, target: Target, phases: dict[str, Multihash]) -> None:
         """Store a good verdict; if that fails, the next verification takes longer."""
         try:
             self._verified.remember(target.dataset, phases)
         except OdfError as error:
-            log.warning(
-                "the verdict could not be stored",
-                dataset=target.name,
-                dataset_id=str(target.dataset),
-                why=str(error),
-            )
+            log.warning("the verdict could not be stored", **target.log_facts, why=str(error))
 
     def _is_remembered(self, target: Target) -> bool:
         """Return whether verdicts of the target are stored: only those of heads are."""
@@ -182,41 +171,29 @@ class Verifier:
         head = target.reader.head(target.ref)
         return head is not None and BlockIndex(target.reader.read_block, head).contains(block)
 
-    def _since(self, target: Target, scope: Scope, phase: str) -> ChainState | None:
-        if not scope.incremental or not self._is_remembered(target):
+    def _since(self, target: Target, options: VerificationOptions, phase: str) -> ChainState | None:
+        if not options.incremental or not self._is_remembered(target):
             return None
         try:
             head = self._verified.head(target.dataset, phase)
             if head is None:
                 return None
             if not self._holds(target, head):
-                log.warning(
-                    "verifying from the seed",
-                    dataset=target.name,
-                    dataset_id=str(target.dataset),
-                    why="the dataset was reset",
-                )
+                log.warning("verifying from the seed", **target.log_facts, why="the dataset was reset")
                 return None
             log.debug(
-                "verifying from the last good verdict",
-                dataset=target.name,
-                dataset_id=str(target.dataset),
-                phase=phase,
-                block=str(head),
+                "verifying from the last good verdict", **target.log_facts, phase=phase, block=str(head)
             )
             return self._datasets.states.at(target.dataset, head)
         except OdfError as error:
-            log.warning(
-                "verifying from the seed", dataset=target.name, dataset_id=str(target.dataset), why=str(error)
-            )
+            log.warning("verifying from the seed", **target.log_facts, why=str(error))
             return None
 
 
-def _note_verdict(target: Target, verdict: Verdict, begun: float) -> None:
+def _log_verdict(target: Target, verdict: Verdict, begun: float) -> None:
     log.debug(
         "verification ends",
-        dataset=target.name,
-        dataset_id=str(target.dataset),
+        **target.log_facts,
         verdict=verdict.word,
         problems=[str(problem.kind) for problem in verdict.problems],
         head=None if verdict.head is None else str(verdict.head),
@@ -225,11 +202,6 @@ def _note_verdict(target: Target, verdict: Verdict, begun: float) -> None:
         transforms=verdict.tally.transforms,
         ms=round((time.monotonic() - begun) * 1000),
     )
-
-
-def _note_postponed(target: Target, error: OdfError, failures: int) -> None:
-    tell = log.warning if failures == 1 else log.debug
-    tell("verification postponed", dataset=target.name, dataset_id=str(target.dataset), why=str(error))
 
 
 class OnCommit:
@@ -247,13 +219,7 @@ class OnCommit:
             self._waiting[target.name] = target
             self._changed.notify()
             waiting = len(self._waiting)
-        log.debug(
-            "verification queued",
-            dataset=target.name,
-            dataset_id=str(target.dataset),
-            is_queued=is_queued,
-            waiting=waiting,
-        )
+        log.debug("verification queued", **target.log_facts, is_queued=is_queued, waiting=waiting)
 
     def run(self, stop: threading.Event) -> None:
         """Verify until stopped.
@@ -270,7 +236,8 @@ class OnCommit:
                 self._verify(target)
             except OdfError as error:
                 failures += 1
-                _note_postponed(target, error, failures)
+                report = log.warning if failures == 1 else log.debug
+                report("verification postponed", **target.log_facts, why=str(error))
                 if isinstance(error, Unavailable):
                     self._postpone(target)
                     stop.wait(POSTPONED_BACKOFF.pause(failures))
@@ -291,12 +258,10 @@ class OnCommit:
 
     def _verify(self, target: Target) -> None:
         # Bytes only: the records were hashed just before by the proposer; `odf verify` reads them again.
-        scope = Scope(incremental=True, depth=Depth(logical=False))
-        for item in self._verifier.verify(target, scope):
+        options = VerificationOptions(incremental=True, reads_records=False)
+        for item in self._verifier.verify(target, options):
             if isinstance(item, Verdict) and not item.is_valid:
                 first = item.problems[0]
-                tell = log.warning if item.is_undecided else log.error
-                tell(
-                    "verification failed", dataset=target.name, kind=str(first.kind), block=str(first.block),
-                    object=str(first.object), text=first.text,
-                )  # fmt: skip
+                report = log.warning if item.is_undecided else log.error
+                facts = {"kind": str(first.kind), "block": str(first.block), "object": str(first.object)}
+                report("verification failed", **target.log_facts, **facts, text=first.text)

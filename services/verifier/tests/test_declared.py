@@ -19,10 +19,10 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_verifier.integrity import Depth, check_chain
+from odf_verifier.integrity import check_chain
 from odf_verifier.report import Damage
 from odf_verifier.targets import Target, targets
-from odf_verifier.verification import INTEGRITY, Scope, Step, Verdict
+from odf_verifier.verification import INTEGRITY, Verdict, VerificationOptions, VerificationProgress
 
 RECORDS = pa.table(
     {
@@ -62,7 +62,7 @@ def chain_of(story: Story, data: DataSlice, schema: pa.Schema = RECORDS.schema) 
 
 
 def test_a_slice_that_is_as_declared_is_valid(story: Story, declared: DataSlice) -> None:
-    assert story.verify(chain_of(story, declared), Scope()).is_valid
+    assert story.verify(chain_of(story, declared), VerificationOptions()).is_valid
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_single_wrong_declaration_is_found(
     story: Story, declared: DataSlice, damage: Damage, change: dict[str, object]
 ) -> None:
     data = replace(declared, **change)  # type: ignore[arg-type]
-    (problem,) = story.verify(chain_of(story, data), Scope()).problems
+    (problem,) = story.verify(chain_of(story, data), VerificationOptions()).problems
     assert (problem.kind, problem.sequence_number) == (damage, 3)
     assert problem.object == data.physical_hash
 
 
 def test_records_of_another_schema_are_found(story: Story, declared: DataSlice) -> None:
-    (problem,) = story.verify(chain_of(story, declared, OTHER.schema), Scope()).problems
+    (problem,) = story.verify(chain_of(story, declared, OTHER.schema), VerificationOptions()).problems
     assert problem.kind is Damage.SCHEMA_MISMATCH
 
 
@@ -98,14 +98,14 @@ def test_each_slice_has_to_have_the_schema_that_is_set_before_it(story: Story, d
     )
     story.put(chain)
 
-    assert story.verify(chain, Scope()).is_valid
+    assert story.verify(chain, VerificationOptions()).is_valid
 
 
 def test_only_bytes_are_hashed_if_records_are_not_to_be_read(story: Story, declared: DataSlice) -> None:
     chain = chain_of(story, replace(declared, logical_hash=Multihash.arrow0(bytes(32))))
 
-    assert story.verify(chain, Scope(depth=Depth(logical=False))).is_valid
-    assert not story.verify(chain, Scope()).is_valid
+    assert story.verify(chain, VerificationOptions(reads_records=False)).is_valid
+    assert not story.verify(chain, VerificationOptions()).is_valid
 
 
 def test_all_bytes_that_were_hashed_are_counted(story: Story, declared: DataSlice) -> None:
@@ -117,7 +117,7 @@ def test_all_bytes_that_were_hashed_are_counted(story: Story, declared: DataSlic
     )
     story.put(chain)
 
-    verdict = story.verify(chain, Scope())
+    verdict = story.verify(chain, VerificationOptions())
 
     assert (verdict.is_valid, verdict.tally.bytes) == (True, declared.size + len(content))
 
@@ -125,7 +125,7 @@ def test_all_bytes_that_were_hashed_are_counted(story: Story, declared: DataSlic
 def test_every_slice_of_a_long_chain_is_checked(story: Story) -> None:
     chain = a_chain().add_data(30)
     story.put(chain)
-    verdict = story.verify(chain, Scope(replay=False))
+    verdict = story.verify(chain, VerificationOptions(replay=False))
     assert [problem.block for problem in verdict.problems] == [block.hash for block in chain.blocks[3:]]
 
 
@@ -147,13 +147,13 @@ def test_progress_is_reported_while_a_long_chain_is_checked(
     monkeypatch.setattr(story.blobs, "open_stored", noted)
     (target,) = targets(story.datasets, ("cities",), every=False, recursive=False)
     first, *others, verdict = (
-        (item, len(opened)) for item in story.verifier.verify(target, Scope(replay=False))
+        (item, len(opened)) for item in story.verifier.verify(target, VerificationOptions(replay=False))
     )
 
-    assert first[0] == Step(phase=INTEGRITY, done=1, total=20)
+    assert first[0] == VerificationProgress(phase=INTEGRITY, done=1, total=20)
     assert first[1] < 20
     assert [item for item, _ in others] == [
-        Step(phase=INTEGRITY, done=done, total=20) for done in range(2, 21)
+        VerificationProgress(phase=INTEGRITY, done=done, total=20) for done in range(2, 21)
     ]
     assert isinstance(verdict[0], Verdict)
     assert verdict[0].is_valid
@@ -162,9 +162,9 @@ def test_progress_is_reported_while_a_long_chain_is_checked(
 def test_a_slice_added_since_the_last_verdict_has_to_have_the_schema_from_before_it(
     story: Story, declared: DataSlice, tmp_path: Path
 ) -> None:
-    scope = Scope(incremental=True)
+    options = VerificationOptions(incremental=True)
     chain = chain_of(story, declared)
-    assert story.verify(chain, scope).is_valid
+    assert story.verify(chain, options).is_valid
     written = write_slice(OTHER.set_column(0, "offset", pa.array([2, 3], pa.uint64())), tmp_path / "slice")
     story.blobs.put_file(a_seed().dataset_id, ObjectKind.DATA, written.physical_hash, tmp_path / "slice")
     interval = OffsetInterval(start=2, end=3)
@@ -177,7 +177,7 @@ def test_a_slice_added_since_the_last_verdict_has_to_have_the_schema_from_before
     chain.add(AddData(prev_offset=1, new_data=data))
     story.put(chain)
 
-    verdict = story.verify(chain, scope)
+    verdict = story.verify(chain, options)
 
     assert verdict.tally.blocks == 1
     assert [problem.kind for problem in verdict.problems] == [Damage.SCHEMA_MISMATCH]
@@ -198,7 +198,7 @@ def test_bytes_that_are_no_slice_are_found(story: Story, name: Multihash, damage
         size=3,
     )
     story.blobs.put(a_seed().dataset_id, ObjectKind.DATA, name, b"PAR")
-    (problem,) = story.verify(chain_of(story, data), Scope()).problems
+    (problem,) = story.verify(chain_of(story, data), VerificationOptions()).problems
     assert (problem.kind, problem.object) == (damage, name)
 
 
@@ -219,7 +219,7 @@ def test_odd_values_in_a_system_column_are_found(
     story: Story, column: str, values: pa.Array, damage: Damage, text: str
 ) -> None:
     records = RECORDS.set_column(RECORDS.column_names.index(column), column, values)
-    (problem,) = story.verify(chain_of(story, stored_slice(story, records)), Scope()).problems
+    (problem,) = story.verify(chain_of(story, stored_slice(story, records)), VerificationOptions()).problems
     assert (problem.kind, text in problem.text) == (damage, True), problem
 
 
@@ -229,7 +229,7 @@ def test_a_block_that_has_its_hash_and_cannot_be_decoded_is_found(story: Story) 
     story.put(chain)
     story.blobs.put(chain.state.dataset_id, ObjectKind.BLOCK, name, b"no block")
     story.refs.compare_and_set(chain.state.dataset_id, expected=chain.state.head, new=name)
-    (problem,) = story.verify(chain, Scope()).problems
+    (problem,) = story.verify(chain, VerificationOptions()).problems
     assert (problem.kind, problem.block) == (Damage.BLOCK_UNREADABLE, name)
 
 
@@ -238,7 +238,7 @@ def test_a_block_that_breaks_a_rule_is_found(story: Story) -> None:
     late = encode_block(a_block(chain.state, SetInfo(description="x"), system_time=a_time(-1)), 3)
     chain.store[block_hash(late)] = late
     story.put(chain, to=block_hash(late))
-    (problem,) = story.verify(chain, Scope()).problems
+    (problem,) = story.verify(chain, VerificationOptions()).problems
     assert (problem.kind, problem.block) == (Damage.RULE_VIOLATED, block_hash(late))
     assert "system_time_never_decreases" in problem.text
 
@@ -261,6 +261,6 @@ def test_all_blocks_above_a_lost_one_are_checked_and_the_lost_one_is_named(story
     story.put(chain)
     lost = chain.blocks[4].hash
     story.blobs.remove(chain.state.dataset_id, ObjectKind.BLOCK, [lost])
-    missing, *others = story.verify(chain, Scope(replay=False)).problems
+    missing, *others = story.verify(chain, VerificationOptions(replay=False)).problems
     assert (missing.kind, missing.block) == (Damage.BLOCK_MISSING, lost)
     assert [problem.block for problem in others] == [block.hash for block in chain.blocks[5:]]

@@ -10,10 +10,10 @@ from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_verifier.replay import Outcome, Replay
 from odf_verifier.report import Damage
-from odf_verifier.verification import Scope
+from odf_verifier.verification import VerificationOptions
 
 INPUT = a_dataset("input")
-SCOPE = Scope()
+SCOPE = VerificationOptions()
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def test_an_input_that_was_reset_is_named_with_advice(story: Story, root: AChain
     assert (verdict.word, problem.kind) == ("invalid", Damage.INPUT_DIVERGED)
     assert f"it has read block {read} of flights" in problem.text
     assert "`odf pull --reset-derivatives hourly`" in problem.text
-    assert story.verify(copy, Scope(replay=False)).is_valid
+    assert story.verify(copy, VerificationOptions(replay=False)).is_valid
 
 
 def test_a_copy_is_to_be_pulled_again(story: Story, root: AChain, copy: AChain) -> None:

@@ -22,10 +22,10 @@ from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTra
 from odf_common.ports.store import ObjectKind
 from odf_verifier.explanations import dropped_input
 from odf_verifier.report import Damage
-from odf_verifier.verification import Scope
+from odf_verifier.verification import VerificationOptions
 
 INPUT = a_dataset("input")
-SCOPE = Scope(replay=False)
+SCOPE = VerificationOptions(replay=False)
 
 
 @pytest.fixture

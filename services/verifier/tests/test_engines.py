@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,10 +21,11 @@ from odf_common.ports.engine import EngineNotAvailable, EngineProgress, OnProgre
 from odf_verifier.grpc_servicer import _message
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem, Tally
+from odf_verifier.targets import Target
 from odf_verifier.verification import Verdict
 
 INSTALLED = "new"
-TARGET: Any = SimpleNamespace(name="hourly", dataset=a_dataset())
+TARGET = Target(name="hourly", dataset=a_dataset(), reader=cast("Any", None), is_local=True)
 
 
 @dataclass

@@ -11,13 +11,20 @@ from structlog.testing import capture_logs
 from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_verifier.integrity import Depth, Link, check_chain
+from odf_verifier.integrity import Link, check_chain
 from odf_verifier.replay import Outcome, Replay
 from odf_verifier.report import Damage, Problem
 from odf_verifier.targets import Target, of_entry
-from odf_verifier.verification import REPLAY, OnCommit, Scope, Step, Verdict, Verifier
+from odf_verifier.verification import (
+    REPLAY,
+    OnCommit,
+    Verdict,
+    VerificationOptions,
+    VerificationProgress,
+    Verifier,
+)
 
-SCOPE = Scope(incremental=True)
+SCOPE = VerificationOptions(incremental=True)
 
 
 @pytest.fixture
@@ -96,11 +103,13 @@ class Asked(Verifier):
 
     def __init__(self, story: Story, stop: threading.Event) -> None:
         super().__init__(story.datasets, story.engine, NOWHERE)
-        self.asked: list[tuple[str, Scope]] = []
+        self.asked: list[tuple[str, VerificationOptions]] = []
         self._stop = stop
 
-    def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
-        self.asked.append((target.name, scope))
+    def verify(
+        self, target: Target, options: VerificationOptions
+    ) -> Iterator[VerificationProgress | Verdict]:
+        self.asked.append((target.name, options))
         self._stop.set()
         return iter(())
 
@@ -117,7 +126,7 @@ def test_after_a_commit_only_new_blocks_are_checked_and_no_records_are_read(
 
     on_commit.run(stop)
 
-    assert verifier.asked == [("cities", Scope(incremental=True, depth=Depth(logical=False)))]
+    assert verifier.asked == [("cities", VerificationOptions(incremental=True, reads_records=False))]
 
 
 def test_a_dataset_without_a_head_is_damaged(story: Story) -> None:
@@ -127,8 +136,8 @@ def test_a_dataset_without_a_head_is_damaged(story: Story) -> None:
 
 
 def test_by_default_everything_is_checked_again(story: Story, chain: AChain) -> None:
-    for scope in (SCOPE, Scope()):
-        assert story.verify(chain, scope).tally.blocks == 5
+    for options in (SCOPE, VerificationOptions()):
+        assert story.verify(chain, options).tally.blocks == 5
     assert story.verify(chain, SCOPE).tally.blocks == 0
 
 
@@ -153,7 +162,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> Replayed:
 def test_a_replay_begins_where_the_last_one_ended(story: Story, chain: AChain, replayed: Replayed) -> None:
     blocks = []
     for replay in (True, False, True, True):
-        blocks.append(story.verify(chain, Scope(incremental=True, replay=replay)).tally.blocks)
+        blocks.append(story.verify(chain, VerificationOptions(incremental=True, replay=replay)).tally.blocks)
         chain.add(SetInfo(description=f"new {len(blocks)}"))
         story.put(chain)
     assert blocks == [5, 1, 1, 1]
@@ -177,8 +186,8 @@ def test_progress_of_the_replay_is_reported_before_the_verdict(
 ) -> None:
     replayed.found = Problem(kind=Damage.REPLAY_MISMATCH, text="other records")
     target = of_entry(story.datasets, CatalogEntry(alias="cities", dataset_id=chain.state.dataset_id))
-    *steps, verdict = story.verifier.verify(target, Scope())
-    assert steps == [Step(phase=REPLAY, done=done, total=2) for done in (1, 2)]
+    *steps, verdict = story.verifier.verify(target, VerificationOptions())
+    assert steps == [VerificationProgress(phase=REPLAY, done=done, total=2) for done in (1, 2)]
     assert isinstance(verdict, Verdict)
 
 
@@ -187,5 +196,5 @@ def test_nothing_is_replayed_on_damage_or_in_a_foreign_folder(
 ) -> None:
     assert story.verify(chain, SCOPE, is_local=False).is_valid
     story.blobs.remove(chain.state.dataset_id, ObjectKind.BLOCK, [chain.blocks[2].hash])
-    assert not story.verify(chain, Scope()).is_valid
+    assert not story.verify(chain, VerificationOptions()).is_valid
     assert replayed.blocks == []

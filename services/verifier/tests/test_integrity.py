@@ -16,7 +16,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.ports.store import ObjectKind
-from odf_verifier.integrity import Depth, check_chain, check_objects
+from odf_verifier.integrity import check_chain, check_objects
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target, seed_of
 
@@ -35,12 +35,12 @@ def target_of(folder: Path, dataset: DatasetId | None = None) -> Target:
     return Target(name=folder.name, dataset=dataset or seed_of(store), reader=store, is_local=False)
 
 
-def problems_of(folder: Path, *, depth: Depth | None = None) -> tuple[list[Problem], Tally]:
+def problems_of(folder: Path, *, reads_records: bool = True) -> tuple[list[Problem], Tally]:
     tally = Tally()
     target = target_of(folder)
     links, problems = check_chain(target)
     steps: list[tuple[int, int]] = []
-    for done, total, found in check_objects(target, links, tally, depth=depth or Depth()):
+    for done, total, found in check_objects(target, links, tally, reads_records=reads_records):
         steps.append((done, total))
         problems += found
     assert steps == [(n + 1, len(steps)) for n in range(len(steps))]
@@ -169,7 +169,7 @@ def test_a_missing_block_is_named_and_those_above_it_are_still_checked(folder: P
 
 
 def test_a_check_of_bytes_alone_does_not_cover_records(folder: Path) -> None:
-    assert problems_of(folder, depth=Depth(logical=False))[0] == []
+    assert problems_of(folder, reads_records=False)[0] == []
 
 
 def test_objects_are_read_by_name_only(folder: Path) -> None:
@@ -198,5 +198,5 @@ def test_half_a_correction_is_named(folder: Path, ops: list[int], found: list[Da
     target = target_of(folder)
     link = check_chain(target)[0][-1]
     link = replace(link, block=replace(link.block, event=added))
-    ((_, _, problems),) = check_objects(target, [link], Tally(), depth=Depth())
+    ((_, _, problems),) = check_objects(target, [link], Tally(), reads_records=True)
     assert [problem.kind for problem in problems] == found

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -30,9 +29,10 @@ from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.replay import Replay
 from odf_verifier.report import Damage, Problem
+from odf_verifier.targets import Target
 
 A = a_dataset("a")
-TARGET: Any = SimpleNamespace(name="derivative", dataset=a_dataset())
+TARGET = Target(name="derivative", dataset=a_dataset(), reader=cast("Any", None), is_local=True)
 
 
 class Migrating:

@@ -1,6 +1,9 @@
 """The result of a replay is compared in the types of the dataset's schema, whatever the engine's setting."""
 
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 from odf_testing.builders import a_chain, a_seed
@@ -9,6 +12,8 @@ from odf_common.chain.state import ChainState
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
+from odf_common.dataset import replay
+from odf_common.dataset.replay import StoredTransform
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import (
     DatasetKind,
@@ -18,7 +23,7 @@ from odf_common.metadata.events import (
     OffsetInterval,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_verifier.replay import _differences
+from odf_verifier.replay import _records_hash
 
 INTERVAL = OffsetInterval(start=0, end=1)
 
@@ -51,7 +56,9 @@ def declared(table: pa.Table, folder: Path) -> tuple[ExecuteTransform, ChainStat
 def differences(event: ExecuteTransform, state: ChainState, given: pa.Table, folder: Path) -> list[str]:
     write_slice(given, folder / "data")
     response = TransformResponseSuccess(new_offset_interval=INTERVAL)
-    return [text for _, text in _differences(event, state, response, folder)]
+    stored = cast("StoredTransform", SimpleNamespace(event=event, state=state))
+    records_hash = partial(_records_hash, state, folder / "data")
+    return [text for text, _ in replay.differences(stored, response, records_hash, None)]
 
 
 def test_an_engine_of_the_other_setting_gives_the_same_records(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_verifier.grpc_servicer import Servicer, register
 from odf_verifier.report import Damage, Problem, Tally
 from odf_verifier.targets import Target
-from odf_verifier.verification import Scope, Step, Verdict, Verifier
+from odf_verifier.verification import Verdict, VerificationOptions, VerificationProgress, Verifier
 
-STEP: Final = Step(phase="integrity", done=1, total=2)
+STEP: Final = VerificationProgress(phase="integrity", done=1, total=2)
 VALID: Final = Verdict(head=None, problems=(), tally=Tally())
 
 
@@ -25,12 +25,14 @@ class Judge(Verifier):
 
     def __init__(self, story: Story, verdict: Verdict = VALID) -> None:
         super().__init__(story.datasets, story.engine, story.home)
-        self.asked: list[tuple[str, Scope]] = []
+        self.asked: list[tuple[str, VerificationOptions]] = []
         self.given = 0
         self._verdict = verdict
 
-    def verify(self, target: Target, scope: Scope) -> Iterator[Step | Verdict]:
-        self.asked.append((target.name, scope))
+    def verify(
+        self, target: Target, options: VerificationOptions
+    ) -> Iterator[VerificationProgress | Verdict]:
+        self.asked.append((target.name, options))
         for item in (STEP, self._verdict):
             self.given += 1
             yield item
@@ -54,7 +56,7 @@ def answers(story: Story, judge: Judge, *, is_active: bool = True, **request: An
 def test_a_request_says_what_is_verified(story: Story, *, integrity_only: bool, incremental: bool) -> None:
     judge = Judge(story)
     answers(story, judge, refs=["towns"], integrity_only=integrity_only, incremental=incremental)
-    assert judge.asked == [("towns", Scope(replay=not integrity_only, incremental=incremental))]
+    assert judge.asked == [("towns", VerificationOptions(replay=not integrity_only, incremental=incremental))]
 
 
 def test_a_verdict_has_its_counts_and_the_place_of_each_problem(story: Story) -> None:

@@ -34,7 +34,7 @@ from odf_common.service.run import Service
 from odf_verifier.report import Damage
 from odf_verifier.service import build
 from odf_verifier.targets import targets
-from odf_verifier.verification import Scope, Verdict, Verifier
+from odf_verifier.verification import Verdict, VerificationOptions, Verifier
 from odf_verifier.verified_heads import VerifiedHeads
 
 ROOT = """
@@ -60,7 +60,7 @@ content:
       inputs: [{datasetRef: cities}]
       transform: {kind: Sql, engine: spark, query: "SELECT event_time, city FROM cities"}
 """
-FULL, NEW = Scope(), Scope(incremental=True)
+FULL, NEW = VerificationOptions(), VerificationOptions(incremental=True)
 Change = Callable[[TransformRequest, TransformResponseSuccess], TransformResponseSuccess]
 
 
@@ -111,14 +111,14 @@ class Node:
         )  # fmt: skip
         return build(cast("Environment", env))
 
-    def verify(self, ref: str, scope: Scope = FULL) -> Verdict:
+    def verify(self, ref: str, options: VerificationOptions = FULL) -> Verdict:
         (target,) = targets(self.datasets, (ref,), every=False, recursive=False)
-        *_, verdict = self.verifier.verify(target, scope)
+        *_, verdict = self.verifier.verify(target, options)
         assert isinstance(verdict, Verdict)
         return verdict
 
-    def damage(self, ref: str, scope: Scope = FULL) -> list[Damage]:
-        return [problem.kind for problem in self.verify(ref, scope).problems]
+    def damage(self, ref: str, options: VerificationOptions = FULL) -> list[Damage]:
+        return [problem.kind for problem in self.verify(ref, options).problems]
 
     def head(self, ref: str) -> Multihash:
         return self.coordinator.find(ref).state.head
@@ -369,7 +369,7 @@ def test_a_copy_without_what_its_input_had_is_not_checked(node: Node, lost: str)
     assert verdict.tally.transforms == 0
     assert f"`{remedy}`" in verdict.problems[0].text
     assert "odf verify copy --integrity" in verdict.problems[0].text
-    assert node.verify("copy", Scope(replay=False)).is_valid
+    assert node.verify("copy", VerificationOptions(replay=False)).is_valid
 
 
 def test_an_engine_that_is_away_is_no_verdict(node: Node) -> None:
@@ -424,7 +424,7 @@ def test_a_signature_that_is_wrong_is_damage(node: Node) -> None:
 
 
 def test_a_check_of_the_bytes_alone_leaves_the_replay_pending(node: Node) -> None:
-    verdict = node.verify("copy", Scope(replay=False, incremental=True))
+    verdict = node.verify("copy", VerificationOptions(replay=False, incremental=True))
     assert (verdict.word, verdict.tally.transforms) == ("valid", 0)
     assert node.is_remembered("copy", "integrity")
     assert not node.is_remembered("copy", "replay")
@@ -437,7 +437,7 @@ def test_a_check_of_the_bytes_alone_leaves_the_replay_pending(node: Node) -> Non
 
 
 def test_a_block_that_was_lost_since_its_bytes_were_checked_is_found_by_the_replay(node: Node) -> None:
-    node.verify("copy", Scope(replay=False, incremental=True))
+    node.verify("copy", VerificationOptions(replay=False, incremental=True))
     known = node.coordinator.find("copy")
     links = list(iterate(node.coordinator.datasets.reader(known.id), known.state.head))
     node.coordinator.blobs.remove(known.id, ObjectKind.BLOCK, [links[-2][0]])

@@ -12,7 +12,7 @@ from odf_testing.builders import AChain
 from odf_testing.node_datasets import in_memory
 from odf_testing.passing_engine import PassingEngine
 from odf_verifier.targets import Target
-from odf_verifier.verification import Scope, Verdict, Verifier
+from odf_verifier.verification import Verdict, VerificationOptions, Verifier
 
 NOWHERE: Final = Path("/dev/null")  # not writable
 
@@ -40,7 +40,7 @@ class Story:
         if name is not None:
             self.catalog.add(CatalogEntry(alias=name, dataset_id=dataset))
 
-    def verify(self, chain: AChain, scope: Scope, *, is_local: bool = True) -> Verdict:
+    def verify(self, chain: AChain, options: VerificationOptions, *, is_local: bool = True) -> Verdict:
         """Return the verdict on a chain named `hourly`."""
         dataset = chain.state.dataset_id
         target = Target(
@@ -49,6 +49,6 @@ class Story:
             reader=StoredDataset(dataset, self.blobs, self.refs),
             is_local=is_local,
         )
-        *_, verdict = self.verifier.verify(target, scope)
+        *_, verdict = self.verifier.verify(target, options)
         assert isinstance(verdict, Verdict)
         return verdict

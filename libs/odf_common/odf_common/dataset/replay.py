@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from odf_common.chain.add_data import later
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.transform_inputs import InputSlices, input_of
@@ -110,6 +111,38 @@ class Replayer:
         if not isinstance(block.event, SetTransform) or block.prev_block_hash is None:
             return None
         return self._state_at(state.dataset_id, block.prev_block_hash).transform
+
+
+def differences(
+    stored: StoredTransform,
+    response: TransformResponseSuccess,
+    records_hash: Callable[[], Multihash | None],
+    checkpoint: Multihash | None,
+) -> Iterator[tuple[str, Multihash | None]]:
+    """Yield the differences of a replay from its block: a text, and the object that it concerns.
+
+    `records_hash` returns the logical hash of the records, or raises `InvalidInput` if they do not fit the dataset. How
+    the same records are encoded does not matter.
+    """
+    event = stored.event
+    declared = event.new_data
+    interval = None if declared is None else declared.offset_interval
+    if response.new_offset_interval != interval:
+        yield f"offsets: declared {interval}, but the replay gives {response.new_offset_interval}", None
+    elif declared is not None:
+        try:
+            actual = str(records_hash())
+        except InvalidInput as error:
+            actual = f"records that do not fit the dataset: {error}"
+        if actual != str(declared.logical_hash):
+            text = f"records: declared {declared.logical_hash}, but the replay gives {actual}"
+            yield text, declared.physical_hash
+    watermark = later(stored.state.watermark, response.new_watermark)
+    if watermark != event.new_watermark:
+        yield f"watermark: declared {event.new_watermark}, but the replay gives {watermark}", None
+    if event.new_checkpoint is not None and checkpoint != event.new_checkpoint.physical_hash:
+        name = event.new_checkpoint.physical_hash
+        yield f"checkpoint: declared {name}, but the replay gives {checkpoint}", name
 
 
 def request_files(blobs: BlobReader, state: ChainState, scratch: Path) -> RequestFiles:

@@ -225,6 +225,11 @@ class CatalogEntry:
     """Random, and another for each creation of a dataset; empty if it was created by an earlier release."""
 
     @property
+    def log_facts(self) -> Mapping[str, str]:
+        """Return the facts that name the dataset in log lines."""
+        return {"dataset": self.alias, "dataset_id": str(self.dataset_id)}
+
+    @property
     def incarnation(self) -> Incarnation:
         """Return what rules of access are kept for, so that they end with the dataset."""
         return incarnation(self.dataset_id, self.creation)

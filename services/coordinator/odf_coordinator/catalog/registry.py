@@ -69,6 +69,11 @@ class DatasetHandle:
         return self.entry.alias
 
     @property
+    def log_facts(self) -> Mapping[str, str]:
+        """Return the facts that name the dataset in log lines."""
+        return self.entry.log_facts
+
+    @property
     def is_derivative(self) -> bool:
         """Return whether its data is derived from other datasets."""
         return self.state.kind is DatasetKind.Derivative
@@ -203,11 +208,7 @@ class Datasets:
         )
         if self.stalls.record(entry.dataset_id, Activity.READ, why, remedy=remedy):
             log.error(
-                "dataset cannot be read",
-                dataset=entry.alias,
-                dataset_id=str(entry.dataset_id),
-                why=why,
-                exc_info=not isinstance(error, OdfError),
+                "dataset cannot be read", **entry.log_facts, why=why, exc_info=not isinstance(error, OdfError)
             )
         stall = self.stalls.get(entry.dataset_id, Activity.READ)
         return Unreadable(entry=entry, why=why, remedy=remedy, since=None if stall is None else stall.since)

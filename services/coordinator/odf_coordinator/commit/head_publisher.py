@@ -101,12 +101,7 @@ class Publisher:
                 body = committed_message(state, alias=entry.alias)
             except Exception:
                 # Requests for this dataset will report the error; continue with the others.
-                log.exception(
-                    "cannot announce a head",
-                    dataset=entry.alias,
-                    dataset_id=str(entry.dataset_id),
-                    block=str(state.head),
-                )
+                log.exception("cannot announce a head", **entry.log_facts, block=str(state.head))
                 continue
             self._bus.send(NOTIFICATIONS, envelope(state.dataset_id, body))
         self._bus.flush()

@@ -135,7 +135,7 @@ class DatasetCreator:
         else:
             dataset = retry_on_conflict(lambda: self._replaced(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
-        log.info("manifest added", dataset=dataset.alias, dataset_id=str(dataset.id), outcome=outcome)
+        log.info("manifest added", **dataset.log_facts, outcome=outcome)
         return AddResult(alias=dataset.alias, dataset_id=dataset.id, head=dataset.state.head, outcome=outcome)
 
     def _replaced(self, draft: Draft) -> DatasetHandle:

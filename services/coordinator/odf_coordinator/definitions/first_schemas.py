@@ -61,7 +61,7 @@ class FirstSchemas:
                 system_time=self.committer.next_system_time(root.state),
             )
             require_committed(root.id, outcome)
-            log.info("first schema committed", dataset=root.alias, dataset_id=str(root.id))
+            log.info("first schema committed", **root.log_facts)
 
     def why_unknown(self, root: DatasetHandle) -> str:
         """Return why the columns of a root are not known before its first record; empty if its sources declare them."""
@@ -101,7 +101,7 @@ class FirstSchemas:
             require_possible(event, root.state.vocabulary)
         except (InvalidInput, InvalidQuery) as error:
             # Its records would fail in the same way, and ingest says so.
-            log.warning("first schema unknown", dataset=root.alias, dataset_id=str(root.id), why=str(error))
+            log.warning("first schema unknown", **root.log_facts, why=str(error))
             return None
         return event
 

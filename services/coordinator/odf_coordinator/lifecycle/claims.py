@@ -183,12 +183,7 @@ class Claims:
                 self.publisher.removed(entry.dataset_id, entry.alias)
             claim.settle()
         except OdfError as error:
-            log.warning(
-                "remains of a dataset will be removed later",
-                dataset=entry.alias,
-                dataset_id=str(entry.dataset_id),
-                why=str(error),
-            )
+            log.warning("remains of a dataset will be removed later", **entry.log_facts, why=str(error))
 
     def _named(self, entry: CatalogEntry) -> CatalogEntry | None:
         """Return the dataset's entry; None if it has no name. The recorded name is checked first."""
@@ -222,11 +217,7 @@ class Claims:
         except StorageUnavailable:
             if not self.reserve.release():
                 raise
-            log.warning(
-                "released the reserve of disk space to delete a dataset",
-                dataset=entry.alias,
-                dataset_id=str(entry.dataset_id),
-            )
+            log.warning("released the reserve of disk space to delete a dataset", **entry.log_facts)
             claim.write(entry)
 
     def _reserve(self, claim: Claim, alias: str, sources: Iterable[str]) -> Mapping[str, str]:

@@ -68,12 +68,7 @@ class Collector:
         for entry in self.catalog.claims():
             if unreadable and self.catalog.by_id(entry.dataset_id) is None:
                 # One of the unreadable names may be this dataset's.
-                log.warning(
-                    "leftovers kept while names cannot be read",
-                    dataset=entry.alias,
-                    dataset_id=str(entry.dataset_id),
-                    names=unreadable,
-                )
+                log.warning("leftovers kept while names cannot be read", **entry.log_facts, names=unreadable)
                 continue
             self._settle(entry.dataset_id, entry.alias, lambda record: bool(record.alias))
 

@@ -62,7 +62,7 @@ class DataDropper:
             self._require_inputs(handle)
             note_drop(self.datasets.blobs, handle.id, handle.state.head)
             removed = list(self._remove(handle))
-        log.info("data dropped", dataset=handle.alias, dataset_id=str(handle.id), objects=len(removed))
+        log.info("data dropped", **handle.log_facts, objects=len(removed))
         return DropResult(
             handle=handle,
             slices=sum(obj.kind is ObjectKind.DATA for obj in removed),

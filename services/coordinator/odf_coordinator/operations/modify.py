@@ -77,7 +77,7 @@ class DatasetEditor:
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
             elif entry.alias != alias:
                 catalog.replace(replace(entry, alias=alias))
-        log.info("dataset renamed", dataset=entry.alias, dataset_id=str(entry.dataset_id), to=alias)
+        log.info("dataset renamed", **entry.log_facts, to=alias)
         entry = replace(entry, alias=alias)
         try:
             handle = self.datasets.open(entry)
@@ -107,7 +107,7 @@ class DatasetEditor:
         # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
         self._require_not_in_use(entry)
         removed = self.creator.claims.remove(entry.dataset_id, self._require_not_in_use)
-        log.info("dataset deleted", dataset=removed.alias, dataset_id=str(removed.dataset_id))
+        log.info("dataset deleted", **removed.log_facts)
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> DatasetHandle:
         """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.

@@ -142,7 +142,7 @@ class Puller:
         except OdfError as error:
             yield self._failure(handle, error)
         except Exception as error:
-            log.exception("pull failed: a bug", dataset=handle.alias, dataset_id=str(handle.id))
+            log.exception("pull failed: a bug", **handle.log_facts)
             text = f"{type(error).__name__} in the coordinator; see its log"
             yield PullProgress(alias=handle.alias, state="failed", error=text, head=handle.state.head)
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import guarded
-from odf_common.chain.add_data import later
 from odf_common.chain.fold import progress_after
 from odf_common.chain.walk import blocks_between
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop
-from odf_common.dataset.replay import Replayer, StoredTransform
+from odf_common.dataset.replay import Replayer, StoredTransform, differences
 from odf_common.errors import NotFound, VerificationFailed
 from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DataSlice, ExecuteTransform
+from odf_common.metadata.engine_messages import TransformResponseSuccess
+from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind, scratch_folder
 from odf_coordinator.catalog.registry import DatasetHandle, Datasets
@@ -114,7 +114,7 @@ class DataRebuilder:
         with self.committer.lock(handle.id):
             if not is_dropped(datasets, handle):  # again, in the meantime
                 forget_drop(datasets.blobs, handle.id)
-        log.info("data rebuilt", dataset=handle.alias, dataset_id=str(handle.id), transforms=done)
+        log.info("data rebuilt", **handle.log_facts, transforms=done)
 
     def _require_inputs(self, handle: DatasetHandle, stored: StoredTransform) -> None:
         """Raise `InputsMissing` unless this node has all inputs, up to the blocks that a transform has read."""
@@ -139,21 +139,14 @@ class DataRebuilder:
             try:
                 response = replayer.run(stored, alias=handle.alias, scratch=scratch)
                 written = validate(stored.state, response, scratch)
-                event = stored.event
-                facts = (
-                    ("watermark", event.new_watermark, later(stored.state.watermark, response.new_watermark)),
-                    *_of_slices(event.new_data, written.data),
-                    ("checkpoint", event.new_checkpoint, event.new_checkpoint and written.checkpoint),
-                )
-                for what, declared, actual in facts:
-                    if declared != actual:
-                        raise RebuildDiffers(
-                            dataset=handle.alias,
-                            block=str(stored.block_hash),
-                            sequence_number=stored.block.sequence_number,
-                            text=f"{what}: declared {declared}, replay gives {actual}",
-                        )
-                self._store(handle, event, written, scratch)
+                for text in _differences(stored, response, written):
+                    raise RebuildDiffers(
+                        dataset=handle.alias,
+                        block=str(stored.block_hash),
+                        sequence_number=stored.block.sequence_number,
+                        text=text,
+                    )
+                self._store(handle, stored.event, written, scratch)
             except EngineNotAvailable as error:
                 raise self._engine_gone(handle, stored) from error
             except NotFound as error:
@@ -189,11 +182,14 @@ class DataRebuilder:
             store(blobs, handle.id, written, scratch)
 
 
-def _of_slices(declared: DataSlice | None, actual: DataSlice | None) -> Iterator[tuple[str, object, object]]:
-    """Yield (name, declared, actual) of each compared property of two slices; records before bytes."""
-    if declared is None or actual is None:
-        yield "records", declared, actual
-        return
-    yield "offsets", declared.offset_interval, actual.offset_interval
-    yield "records", declared.logical_hash, actual.logical_hash
-    yield "bytes of the slice", declared.physical_hash, actual.physical_hash
+def _differences(
+    stored: StoredTransform, response: TransformResponseSuccess, written: EngineOutput
+) -> Iterator[str]:
+    """Yield the differences of a replay from its block, the bytes of the slice last."""
+    data, declared = written.data, stored.event.new_data
+    checkpoint = None if written.checkpoint is None else written.checkpoint.physical_hash
+    records_hash = None if data is None else data.logical_hash
+    for text, _ in differences(stored, response, lambda: records_hash, checkpoint):
+        yield text
+    if data is not None and declared is not None and data.physical_hash != declared.physical_hash:
+        yield f"bytes of the slice: declared {declared.physical_hash}, but the replay gives {data.physical_hash}"

@@ -85,12 +85,7 @@ class DerivativeRollback:
                 consistent = find_consistent_block(self.datasets.reader(handle.id), handle.state.head, holds)
             except OdfError as error:
                 # An input cannot be read. Its pull will report that; continue with the others.
-                log.warning(
-                    "cannot compare derivative with its inputs",
-                    dataset=handle.alias,
-                    dataset_id=str(handle.id),
-                    why=str(error),
-                )
+                log.warning("cannot compare derivative with its inputs", **handle.log_facts, why=str(error))
                 continue
             if consistent is not None:
                 rollbacks.append(_Rollback(handle=handle, consistent=consistent))
@@ -117,12 +112,7 @@ class DerivativeRollback:
         else:
             with committer.lock(handle.id):
                 committer.move_ref(handle.id, expected=handle.state.head, state=state)
-        log.info(
-            "derivative rolled back",
-            dataset=handle.alias,
-            dataset_id=str(handle.id),
-            block=str(derivative.consistent.block),
-        )
+        log.info("derivative rolled back", **handle.log_facts, block=str(derivative.consistent.block))
         return replace(handle, state=state)
 
 

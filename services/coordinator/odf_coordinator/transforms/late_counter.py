@@ -48,10 +48,4 @@ def count_late(blobs: BlobStore, handle: DatasetHandle, more: int) -> None:
         try:
             blobs.set_note(handle.id, NOTE, str(late_rows(blobs, handle.id) + more))
         except OdfError as error:
-            log.warning(
-                "cannot record late rows",
-                dataset=handle.alias,
-                dataset_id=str(handle.id),
-                rows=more,
-                why=str(error),
-            )
+            log.warning("cannot record late rows", **handle.log_facts, rows=more, why=str(error))

@@ -56,12 +56,7 @@ class QueryMigrator:
         if migration is None:
             return tuple(events)
         schemas, executed = migration
-        log.info(
-            "query migrated",
-            dataset=handle.alias,
-            dataset_id=str(handle.id),
-            records=executed.new_data is not None,
-        )
+        log.info("query migrated", **handle.log_facts, records=executed.new_data is not None)
         index = list(events).index(new) + 1
         # The schema goes first: nothing may come between the SetTransform and its migration.
         return (*schemas, *events[:index], executed, *events[index:])

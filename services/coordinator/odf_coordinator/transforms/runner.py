@@ -158,8 +158,7 @@ class Transformer:
         record_held(self.blobs, after, work)
         log.info(
             "transformed",
-            dataset=handle.alias,
-            dataset_id=str(handle.id),
+            **handle.log_facts,
             block=str(after.head),
             records=after.next_offset - state.next_offset,
         )
@@ -174,8 +173,7 @@ class Transformer:
         interval = response.new_offset_interval
         log.debug(
             "transform computed",
-            dataset=handle.alias,
-            dataset_id=str(handle.id),
+            **handle.log_facts,
             records=0 if interval is None else interval.records,
             late=work.now.late,
             ms=round((time.monotonic() - begun) * 1000),

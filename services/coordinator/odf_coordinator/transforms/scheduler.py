@@ -258,7 +258,7 @@ class Scheduler:
         cause = self._transformer.cause(handle, plan)
         if not is_forced:
             self._require_change(handle, cause)
-        logger = log.bind(dataset=handle.alias, dataset_id=str(handle.id))
+        logger = log.bind(**handle.log_facts)
         logger.debug("transform step begins", head=str(handle.state.head))
         try:
             self._transformer.perform(handle, plan)
@@ -311,7 +311,7 @@ class Scheduler:
         remedy = query_remedy(self._datasets, self._datasets.by_id(handle.id) or handle, error)
         text = name_dataset(str(error), handle.alias)
         if self._stalls.record(handle.id, Activity.TRANSFORM, text, remedy=remedy, cause=cause):
-            log.warning("transform refused", dataset=handle.alias, dataset_id=str(handle.id), why=str(error))
+            log.warning("transform refused", **handle.log_facts, why=str(error))
 
 
 class TransformCrashed(InternalError):

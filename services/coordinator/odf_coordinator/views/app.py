@@ -71,7 +71,7 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
             table.rejected(str(handle.id), datasets.rejects(handle))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
-            log.exception("cannot show dataset", dataset=handle.alias, dataset_id=str(handle.id))
+            log.exception("cannot show dataset", **handle.log_facts)
 
 
 def make_app(settings: Settings, table: DatasetTable, datasets: Datasets) -> faust.App:
