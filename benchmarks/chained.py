@@ -29,8 +29,8 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.commit.outcomes import require_committed

@@ -104,8 +104,8 @@ FOLLOWED: Final = {
         "::test_a_dataset_that_is_from_the_future_as_a_whole_can_only_be_deleted"
     ),
     "odf_coordinator/catalog/chain_problems.py query_remedy": f"{UPGRADE}::test_all_others_are_upgraded_at_once",
-    "odf_coordinator/catalog/registry.py HeadMissing.advice": REFS,
-    "odf_coordinator/catalog/registry.py ReferenceUnknown.advice": REFS,
+    "odf_coordinator/catalog/datasets.py HeadMissing.advice": REFS,
+    "odf_coordinator/catalog/datasets.py ReferenceUnknown.advice": REFS,
     "odf_coordinator/errors.py InputDiverged.advice": FUTURE,
     "odf_common/ports/engine.py ResultsChanged.advice": (
         f"{UPGRADE}::test_an_upgraded_dataset_continues_from_its_state"
@@ -117,7 +117,7 @@ FOLLOWED: Final = {
     "odf_engine_spark/transform/migration.py _check_repeated": (
         f"{UPGRADE}::test_rows_that_would_be_retracted_otherwise_are_derived_again"
     ),
-    "odf_coordinator/operations/modify.py DatasetEditor._require_unread": FUTURE,
+    "odf_coordinator/operations/reset_and_commit.py DatasetEditor._require_unread": FUTURE,
     "odf_coordinator/operations/waiting.py Waiting._first_record": WAITS,
     "odf_coordinator/operations/waiting.py Waiting._remedy": WAITS,
     "odf_coordinator/operations/query_problems.py QueryProblems.problem": (
@@ -196,7 +196,7 @@ INSTEAD: Final = frozenset(
         "odf_coordinator/api/responses.py _remedy_of",  # the chain keeps them, whatever follows
         "odf_coordinator/api/responses.py with_credentials",
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
-        "odf_coordinator/operations/modify.py _WRITTEN_WHEN",
+        "odf_coordinator/operations/reset_and_commit.py _WRITTEN_WHEN",
         "odf_cli/commands/source.py skip",
         "odf_ingest/poll/poll_errors.py FetchUnsupported.advice",
         "odf_ingest/prepare/debezium.py _TRUNCATED",  # what was truncated can be read again from its source only

@@ -128,13 +128,13 @@ class Node(ObservedNode):
         others = {alias.lower() for one, alias in self.named.items() if one != dataset}
         must = name.lower() not in others
         doubts = (("rename", dataset, name),)
-        if self.act(lambda node: node.editor.rename(str(dataset), name), fate, doubts, must=must):
+        if self.act(lambda node: node.names.rename(str(dataset), name), fate, doubts, must=must):
             assert self.named[dataset] == name
 
     def delete(self, pick: int, fate: Fate) -> None:
         dataset = self.chosen(pick)
         doubts = (("delete", dataset),)
-        if self.act(lambda node: node.editor.delete(str(dataset)), fate, doubts, must=True):
+        if self.act(lambda node: node.names.delete(str(dataset)), fate, doubts, must=True):
             assert dataset not in self.named
 
     def reset(self, pick: int, back: int, fate: Fate) -> None:

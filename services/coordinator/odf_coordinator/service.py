@@ -19,9 +19,9 @@ from odf_common.service.protection import peer_credentials
 from odf_common.service.run import Service, Subscription
 from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Dependencies, register
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.catalog.stalls import Stalls
 from odf_coordinator.commit.committer import Committer, Sign
 from odf_coordinator.commit.head_publisher import Publisher
@@ -33,11 +33,12 @@ from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.engine_upgrade import EngineUpgrader
 from odf_coordinator.operations.import_chain import Importer
 from odf_coordinator.operations.ingest_client import Ingest, IngestClient
-from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller
 from odf_coordinator.operations.read import RecordReader
 from odf_coordinator.operations.rebuild_data import DataRebuilder
 from odf_coordinator.operations.references import References
+from odf_coordinator.operations.rename_and_delete import DatasetNames
+from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Waiting
 from odf_coordinator.storage.slice_index import Slices
@@ -167,6 +168,7 @@ def _with_operations(  # noqa: PLR0917 - the components that operations share
         importer=importer,
         creator=creator,
         editor=editor,
+        names=DatasetNames(datasets=datasets, claims=claims),
         references=References(
             datasets=datasets, refs=env.refs, importer=importer, creator=creator, keys=keys
         ),

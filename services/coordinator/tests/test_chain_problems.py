@@ -20,7 +20,7 @@ from odf_common.ports.store import DatasetUnknown, ObjectKind
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog import chain_problems
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Refusal
 
 CONTEXT = cast("grpc.ServicerContext", None)
@@ -94,8 +94,8 @@ def test_a_dataset_that_is_from_the_future_as_a_whole_can_only_be_deleted(
 ) -> None:
     monkeypatch.setattr(node.committer, "latest_time", lambda: Timestamp(0))
     assert "`odf delete cities`: all of its blocks" in listed(node, "cities").remedy
-    node.editor.delete("cities.copy")
-    node.editor.delete("cities")
+    node.names.delete("cities.copy")
+    node.names.delete("cities")
     with pytest.raises(DatasetUnknown):
         node.find("cities")
 

@@ -101,12 +101,12 @@ def test_a_repeated_deletion_finishes_that_dataset_and_no_other(node: Coordinato
     abandon(node, "towns", dataset=third)
 
     with capture_logs():
-        node.editor.delete(ref)
+        node.names.delete(ref)
 
     assert [entry.alias for entry in node.catalog.claims()] == ["towns"]
     assert list(node.blobs.datasets()) == [third]
     with pytest.raises(NotFound, match=f"{ref} does not exist"):
-        node.editor.delete(ref)
+        node.names.delete(ref)
 
 
 def lost_head(node: Coordinator, root: str) -> tuple[DatasetId, Multihash]:
@@ -232,7 +232,7 @@ def test_a_dataset_is_locked_while_it_is_removed(
         delete(one)
 
     monkeypatch.setattr(node.blobs, "delete_dataset", noted)
-    node.editor.delete("cities")
+    node.names.delete("cities")
 
     assert (was_held, locks.held) == ([True], {})
     assert dataset not in set(node.blobs.datasets())
@@ -278,7 +278,7 @@ def test_a_claim_that_another_operation_holds_is_waited_for_fifteen_seconds(
 def test_a_removed_dataset_has_no_state_in_memory(node: Coordinator, root: str) -> None:
     node.add(root)
     assert len(node.states) == 1
-    node.editor.delete("cities")
+    node.names.delete("cities")
     assert len(node.states) == 0
 
 

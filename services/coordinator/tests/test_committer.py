@@ -18,7 +18,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, ExecuteTransform, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.commit.committer import SETTLE_ATTEMPTS
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal

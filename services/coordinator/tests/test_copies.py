@@ -101,8 +101,8 @@ def test_a_copy_follows_is_reset_renamed_and_deleted(node: Coordinator, root: st
     assert node.references.fast_forward("cities@next").handle.state.info is not None
     assert node.editor.reset("cities", first).state.head == first
     assert node.add(root)[0].outcome == "unchanged"
-    node.editor.rename("cities", "towns")
-    node.editor.delete("towns")
+    node.names.rename("cities", "towns")
+    node.names.delete("towns")
     assert list(node.catalog.entries()) == []
 
 

@@ -17,8 +17,8 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.transforms.migration import QueryMigrator
@@ -79,7 +79,7 @@ def test_a_dataset_that_is_renamed_while_it_gets_a_topic_keeps_its_new_name(
 
     def renaming(name: str, partitions: int = 1) -> None:
         monkeypatch.undo()
-        node.editor.rename("cities", "towns")
+        node.names.rename("cities", "towns")
         create(name, partitions)
 
     monkeypatch.setattr(node.topics, "create_push_topic", renaming)

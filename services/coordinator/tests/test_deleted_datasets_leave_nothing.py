@@ -34,8 +34,8 @@ def test_datasets_that_were_deleted_are_in_no_map(node: Coordinator, root: str, 
         assert len(held(ids)) > 5
 
         for number in range(PAIRS):
-            node.editor.delete(f"copy.{number}")
-            node.editor.delete(f"cities.{number}")
+            node.names.delete(f"copy.{number}")
+            node.names.delete(f"cities.{number}")
         for topic, message in node.bus.sent:
             if topic == NOTIFICATIONS:
                 list(node.notifications.handle(message))

@@ -137,7 +137,7 @@ def test_a_dataset_that_reads_itself_blocks_no_other(cities: Coordinator) -> Non
     cities.states.remember(replace(state, definitions=replace(state.definitions, transform=itself)))
     assert cities.find("first").inputs() == (state.dataset_id,)
 
-    cities.editor.delete("first")
+    cities.names.delete("first")
 
     assert cities.catalog.by_alias("first") is None
 
@@ -217,14 +217,14 @@ def test_a_new_input_is_not_deleted_concurrently(
         "committed": lambda: cities.editor.commit_event("first", reading(towns.id)),
     }
 
-    (error,) = both(lambda: cities.editor.delete("towns"), actions[begins])
+    (error,) = both(lambda: cities.names.delete("towns"), actions[begins])
 
     assert isinstance(error, NotFound)
     assert cities.catalog.by_id(towns.id) is None
     assert {known.alias for known in cities.datasets.all()} == {"cities", "first", "second"}
     assert not cities.datasets.dependants(towns.id)
     with pytest.raises(Refused, match="cities is read by first, second"):
-        cities.editor.delete("cities")
+        cities.names.delete("cities")
 
 
 def test_a_new_input_has_to_exist_unless_a_copy_reads_it(cities: Coordinator) -> None:

@@ -31,7 +31,7 @@ from odf_common.metadata.events import (
 )
 from odf_common.metadata.steps import MergeStrategyLedger, SqlQueryStep
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Refusal
 
 

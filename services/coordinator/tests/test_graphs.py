@@ -16,7 +16,7 @@ from odf_testing.profiles import examples
 from odf_common.chain.walk import iterate
 from odf_common.errors import HeadMoved
 from odf_common.metadata.events import ExecuteTransform
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.operations.rollback import DerivativeRollback
 
 ROOT = """

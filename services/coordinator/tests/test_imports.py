@@ -37,7 +37,7 @@ from odf_common.metadata.events import (
     SetInfo,
 )
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed, Overtaken, Refusal
 
 

@@ -111,10 +111,10 @@ def test_an_addition_may_be_repeated_before_what_is_left_is_collected(world: Wor
 
 def test_a_rename_is_one_step_and_may_be_repeated(world: World, root: str) -> None:
     world.prepared(lambda node: node.add(root.replace("name: cities", "name: Cities")))
-    for node in world.killed_at_each_write(lambda node: node.editor.rename("cities", "Towns")):
+    for node in world.killed_at_each_write(lambda node: node.names.rename("cities", "Towns")):
         (before,) = node.catalog.entries()
         assert before.alias in ("Cities", "Towns")
-        node.editor.rename("cities", "Towns")
+        node.names.rename("cities", "Towns")
         node.catalog.repair_names()
         assert require_nothing_left_over(node) == {
             "Towns": CatalogEntry(
@@ -130,7 +130,7 @@ def test_a_rename_is_one_step_and_may_be_repeated(world: World, root: str) -> No
 
 def test_a_killed_rename_leaves_the_old_name_to_others(world: World, root: str) -> None:
     world.prepared(lambda node: node.add(root))
-    for node in world.killed_at_each_write(lambda node: node.editor.rename("cities", "towns")):
+    for node in world.killed_at_each_write(lambda node: node.names.rename("cities", "towns")):
         (entry,) = node.catalog.entries()
         other = {"cities": "towns", "towns": "cities"}[entry.alias]
         node.add(root.replace("name: cities", f"name: {other}"))
@@ -139,21 +139,21 @@ def test_a_killed_rename_leaves_the_old_name_to_others(world: World, root: str) 
 
 def test_a_deletion_is_whole_or_nothing_and_may_be_repeated(world: World, root: str) -> None:
     world.prepared(lambda node: (node.add(root), node.push("cities", "Oslo")))
-    for node in world.killed_at_each_write(lambda node: node.editor.delete("cities")):
+    for node in world.killed_at_each_write(lambda node: node.names.delete("cities")):
         names = require_nothing_left_over(node).keys()
         assert names in (set(), {"cities"})
         if names:
             assert node.find("cities").state.last_offset == 0
-            node.editor.delete("cities")
+            node.names.delete("cities")
             assert require_nothing_left_over(node) == {}
     assert world.tries > 10
 
 
 def test_a_deletion_may_be_repeated_before_what_is_left_is_collected(world: World, root: str) -> None:
     world.prepared(lambda node: node.add(root))
-    for node in world.killed_at_each_write(lambda node: node.editor.delete("cities")):
+    for node in world.killed_at_each_write(lambda node: node.names.delete("cities")):
         try:
-            node.editor.delete("cities")
+            node.names.delete("cities")
         except NotFound:  # it had finished
             assert list(node.home.glob("claims/*")) == []
         assert require_nothing_left_over(node) == {}
@@ -161,7 +161,7 @@ def test_a_deletion_may_be_repeated_before_what_is_left_is_collected(world: Worl
 
 def test_a_name_is_free_once_its_dataset_is_deleted(world: World, root: str) -> None:
     world.prepared(lambda node: node.add(root))
-    for node in world.killed_at_each_write(lambda node: node.editor.delete("cities")):
+    for node in world.killed_at_each_write(lambda node: node.names.delete("cities")):
         before = node.catalog.by_alias("cities")
         node.add(root)
         known = node.find("cities")
@@ -310,9 +310,9 @@ def test_a_dataset_that_is_created_while_another_takes_its_name_leaves_nothing(
 def test_a_renamed_dataset_keeps_the_topic_of_its_old_name_to_itself(world: World, root: str) -> None:
     node = world.process(world.home, FakeTopics())
     node.add(root)
-    node.editor.rename("cities", "towns")
+    node.names.rename("cities", "towns")
     node.add(root)
-    node.editor.rename("cities", "more")
+    node.names.rename("cities", "more")
     node.add(root)
     assert len(node.topics.names) == 3
     assert len(require_nothing_left_over(node)) == 3
@@ -323,7 +323,7 @@ def test_topics_that_cannot_be_deleted_now_are_deleted_later(world: World, root:
     node.add(root)
     node.topics.is_lost = True
 
-    node.editor.delete("cities")
+    node.names.delete("cities")
 
     assert list(node.catalog.entries()) == []
     assert set(node.topics.names) == {"odf.push.cities.default"}
@@ -340,13 +340,13 @@ def test_nothing_else_waits_for_a_broker_that_does_not_answer(world: World, root
 
     def meanwhile(name: str) -> None:
         other.add(root.replace("name: cities", "name: more"))
-        other.editor.rename("towns", "cities")
+        other.names.rename("towns", "cities")
         delete(name)
 
     node.add(root)
     node.add(root.replace("name: cities", "name: towns"))
     topics.delete_topic = meanwhile  # type: ignore[method-assign]
-    node.editor.delete("cities")
+    node.names.delete("cities")
     topics.delete_topic = delete  # type: ignore[method-assign]
     assert require_nothing_left_over(node).keys() == {"cities", "more"}
 
@@ -372,7 +372,7 @@ def test_deleting_one_of_two_names_of_a_dataset_that_is_read_frees_that_name_onl
     first = node.find("cities").entry
     node.catalog.add(CatalogEntry(alias="towns", dataset_id=first.dataset_id, push_topics=first.push_topics))
 
-    node.editor.delete(freed)
+    node.names.delete(freed)
 
     assert require_nothing_left_over(node).keys() == {kept, "cities.copy"}
 
@@ -386,7 +386,7 @@ def test_a_damaged_name_is_restored_from_its_datasets_records(world: World, root
 
     again = world.process(world.home, node.topics)
     assert again.find("cities") == before
-    again.editor.rename("cities", "towns")
+    again.names.rename("cities", "towns")
     assert LocalCatalog(world.home).by_alias("towns") == again.find("towns").entry
     assert require_nothing_left_over(again).keys() == {"towns"}
 
@@ -396,9 +396,9 @@ def test_a_damaged_name_that_nothing_records_is_freed_and_stops_no_addition(worl
     durable.write(node.home / "names" / "towns", b"")
     node.add(root)
     with pytest.raises(OdfError, match="names/towns"):
-        node.editor.rename("towns", "more")
+        node.names.rename("towns", "more")
 
-    node.editor.delete("towns")
+    node.names.delete("towns")
 
     node.add(root.replace("name: cities", "name: towns"))
     assert require_nothing_left_over(node).keys() == {"cities", "towns"}
@@ -411,9 +411,9 @@ def test_a_dataset_whose_chain_is_damaged_is_renamed_and_deleted(world: World, r
     (node.home / "datasets" / known.id.folder / "blocks" / str(known.state.head)).write_bytes(b"")
 
     again = world.process(world.home, node.topics)
-    again.editor.rename("cities", "towns")
+    again.names.rename("cities", "towns")
     again.add(root)
-    again.editor.delete("towns")
+    again.names.delete("towns")
 
     assert require_nothing_left_over(again).keys() == {"cities"}
 
@@ -422,7 +422,7 @@ def test_a_dataset_that_is_read_keeps_its_name(world: World, root: str, derivati
     node = world.process(world.home, FakeTopics())
     node.add(root, derivative)
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
-        node.editor.delete("cities")
+        node.names.delete("cities")
     assert require_nothing_left_over(node).keys() == {"cities", "cities.copy"}
 
 

@@ -23,7 +23,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 from odf_common.service.consumer.consumer_loop import Reader, Subscription
 from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 
 
 @contextmanager

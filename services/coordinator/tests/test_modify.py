@@ -33,7 +33,7 @@ from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, Trans
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import FreeLocks
 from odf_coordinator.api.responses import unreadable_summary
-from odf_coordinator.catalog.registry import Unreadable
+from odf_coordinator.catalog.datasets import Unreadable
 from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
 from odf_coordinator.lifecycle.claims import Claims
 from odf_coordinator.operations.read import ipc_chunks
@@ -49,7 +49,7 @@ def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
 
 def test_a_dataset_that_is_read_is_not_deleted(pair: Coordinator) -> None:
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
-        pair.editor.delete("cities")
+        pair.names.delete("cities")
 
 
 def test_a_dataset_that_gets_a_reader_while_it_is_deleted_stays(
@@ -64,15 +64,15 @@ def test_a_dataset_that_gets_a_reader_while_it_is_deleted_stays(
 
     monkeypatch.setattr(Claims, "remove", overtaken)
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
-        node.editor.delete("cities")
+        node.names.delete("cities")
     assert node.find("cities").alias == "cities"
 
 
 def test_deleting_removes_topics_name_data_and_key(pair: Coordinator) -> None:
     known = pair.find("cities")
-    pair.editor.delete("cities.copy")
+    pair.names.delete("cities.copy")
 
-    pair.editor.delete("cities")
+    pair.names.delete("cities")
 
     assert set(pair.topics.names) == set()
     assert list(pair.catalog.entries()) == []
@@ -353,7 +353,7 @@ def test_a_dataset_that_cannot_be_read_is_listed_with_its_problem_and_can_be_del
     assert str(known.state.head) in lost.why
     assert unreadable_summary(lost).problem == f"cannot be read: {lost.why}"
 
-    pair.editor.delete("cities.copy")
+    pair.names.delete("cities.copy")
 
     assert [entry.alias for entry in pair.catalog.entries()] == ["cities"]
     assert not pair.keys.has(known.id)
@@ -370,14 +370,14 @@ def test_a_dataset_with_a_damaged_file_is_deleted_as_advised(tmp_path: Path, roo
     with pytest.raises(Damaged) as caught:
         node.find("cities")
     assert "`odf delete DATASET`" in caught.value.advice()
-    node.editor.delete("cities")
+    node.names.delete("cities")
     assert [result.outcome for result in node.add(root)] == ["added"]
 
 
 def test_a_commit_that_comes_during_a_reset_is_not_lost(
     pair: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair.editor.delete("cities.copy")
+    pair.names.delete("cities.copy")
     before = pair.find("cities").state.head
     pair.push("cities", "Rome", minute=1)
     state_at = pair.states.state_at

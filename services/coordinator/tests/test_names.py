@@ -14,13 +14,13 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import Damaged, NotFound
 from odf_common.identity.branch_names import HEAD
 from odf_common.ports.store import CatalogEntry
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 
 from .test_modify import pair as pair  # noqa: PLC0414 - a fixture
 
 
 def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -> None:
-    pair.editor.rename("cities", "towns")
+    pair.names.rename("cities", "towns")
 
     known = pair.find("towns")
     assert known.entry.push_topics == {"default": "odf.push.cities.default"}
@@ -35,25 +35,25 @@ def test_a_new_name_is_announced(pair: Coordinator) -> None:
     announced: list[ChainState] = []
     pair.committer.listen(announced.append)
 
-    renamed = pair.editor.rename("cities", "towns")
+    renamed = pair.names.rename("cities", "towns")
 
     assert isinstance(renamed, DatasetHandle)
     assert announced == [renamed.state]
 
 
 def test_only_the_case_of_a_name_may_change(pair: Coordinator) -> None:
-    pair.editor.rename("cities", "Cities")
+    pair.names.rename("cities", "Cities")
 
     assert pair.find("cities").alias == "Cities"
 
 
 def test_a_rename_is_repeated_only_by_the_name_that_the_dataset_had(pair: Coordinator) -> None:
-    pair.editor.rename("cities", "towns")
-    again = pair.editor.rename("cities", "towns")
+    pair.names.rename("cities", "towns")
+    again = pair.names.rename("cities", "towns")
     assert isinstance(again, DatasetHandle)
     assert again.alias == "towns"
     with pytest.raises(NotFound, match="villages does not exist"):
-        pair.editor.rename("villages", "towns")
+        pair.names.rename("villages", "towns")
 
 
 def test_a_dataset_that_is_deleted_right_after_its_rename_is_not_reported_as_damaged(
@@ -69,7 +69,7 @@ def test_a_dataset_that_is_deleted_right_after_its_rename_is_not_reported_as_dam
 
     monkeypatch.setattr(pair.catalog, "rename", overtaken)
     with pytest.raises(NotFound, match=r"towns\.copy does not exist"):
-        pair.editor.rename("cities.copy", "towns.copy")
+        pair.names.rename("cities.copy", "towns.copy")
 
 
 def test_no_other_process_changes_names_during_a_rename(
@@ -85,7 +85,7 @@ def test_no_other_process_changes_names_during_a_rename(
         rename(alias, entry)
 
     monkeypatch.setattr(node.catalog, "rename", contended)
-    node.editor.rename("cities", "towns")
+    node.names.rename("cities", "towns")
     assert node.find("towns").alias == "towns"
 
 
@@ -97,7 +97,7 @@ def test_a_name_that_cannot_be_read_is_freed_as_advised(tmp_path: Path, root: st
     assert "`odf delete NAME`" in caught.value.advice()
     with pytest.raises(CorruptName):
         node.add(root)
-    node.editor.delete("cities")
+    node.names.delete("cities")
     assert [result.outcome for result in node.add(root)] == ["added"]
 
 
@@ -120,7 +120,7 @@ def test_no_other_process_changes_names_while_one_is_freed(
     monkeypatch.setattr(node.catalog, "remove", contended)
     with capture_logs():
         for name in ("towns", "damaged"):
-            node.editor.delete(name)
+            node.names.delete(name)
     assert freed == ["towns", "damaged"]
 
 
@@ -134,6 +134,6 @@ def test_a_name_that_can_be_read_again_is_not_freed_without_its_dataset(
         raise Damaged(file="names/cities", why="cut")
 
     with monkeypatch.context() as patch:
-        patch.setattr("odf_coordinator.catalog.registry.Datasets.entry", damaged)
-        node.editor.delete("cities")
+        patch.setattr("odf_coordinator.catalog.datasets.Datasets.entry", damaged)
+        node.names.delete("cities")
     assert node.find("cities").alias == "cities"

@@ -14,8 +14,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.store import CatalogEntry
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.catalog.partitions import READ_AGAIN_SECONDS, PartitionOwnership
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 
 ALL = frozenset(range(PARTITIONS))
 

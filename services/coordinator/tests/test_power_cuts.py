@@ -61,9 +61,9 @@ def whole_life(home: Path, root: str, derivative: str) -> None:
     node.work()
     node.editor.set_watermark("cities", Timestamp.parse("2030-01-01T00:00:00Z"))
     node.work()
-    node.editor.rename("cities", "towns")
+    node.names.rename("cities", "towns")
     node.editor.reset("towns", first, is_forced=True)
-    node.editor.delete("cities.copy")
+    node.names.delete("cities.copy")
 
 
 def nothing(*_: object) -> None:

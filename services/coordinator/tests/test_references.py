@@ -235,7 +235,7 @@ def test_what_is_no_reference_or_no_block_is_refused(cities: Coordinator) -> Non
     with pytest.raises(NotFound, match="reference next"):
         cities.references.fast_forward(BRANCH)
     with pytest.raises(InvalidInput, match="cities@next"):
-        cities.editor.rename(BRANCH, "towns")
+        cities.names.rename(BRANCH, "towns")
 
 
 def test_rules_hold_on_a_reference_too(cities: Coordinator) -> None:

@@ -107,7 +107,7 @@ def test_a_source_that_retracts_is_refused_for_a_root_that_windows_read(
         node.add(merging(root, UPSERT), replace=True)
     second = replace(source(node), source_name="second")
     node.editor.commit_event("cities", second)  # it only appends
-    node.editor.delete("counts")
+    node.names.delete("counts")
     node.editor.commit_event("cities", retracting)
 
 
@@ -121,7 +121,7 @@ def test_a_source_that_retracts_is_checked_against_the_queries_that_are_added_wi
     final = windows.replace("counts", "cities.copy")
     with pytest.raises(InvalidQuery, match=r"of\.copy reads cities"):
         node.add(merging(root, UPSERT), passing, replace=True)
-    node.editor.delete("of.copy")
+    node.names.delete("of.copy")
     with pytest.raises(InvalidQuery, match=FINAL):
         node.add(merging(root, UPSERT), passing, final, replace=True)
     added = node.add(merging(root, UPSERT), passing, replace=True)

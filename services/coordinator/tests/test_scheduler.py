@@ -18,7 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineProgress, OnProgress
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.runner import StepInputs, Transformer
@@ -258,7 +258,7 @@ def test_an_input_that_is_available_again_is_noticed_on_request(node: Coordinato
 def test_a_deleted_derivative_is_in_no_queue(node: Coordinator, copy: DatasetId) -> None:
     node.push("cities", "Oslo")
     node.work()
-    node.editor.delete("cities.copy")
+    node.names.delete("cities.copy")
     node.scheduler.on_removed(copy)
     node.push("cities", "Rome", minute=1)
     assert node.work() == 0

@@ -10,8 +10,8 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.catalog.ownership import OwnershipCheck
-from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken
 

@@ -8,7 +8,7 @@ from odf_common.chain.walk import iterate
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DataEvent, SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 
 
 @pytest.fixture

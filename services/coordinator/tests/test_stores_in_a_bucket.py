@@ -149,7 +149,7 @@ def test_a_commit_is_whole_or_nothing_and_may_be_repeated(world: World, tmp_path
 
 
 def test_a_deletion_is_whole_or_nothing_and_is_finished_by_the_next_process(world: World) -> None:
-    for node in world.killed_at_each_write(lambda node: node.editor.delete("cities")):
+    for node in world.killed_at_each_write(lambda node: node.names.delete("cities")):
         if list(node.catalog.entries()):
             assert [known.alias for known in node.datasets.all()] == ["cities"]
             continue

@@ -21,7 +21,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.catalog.registry import HeadMissing, Unreadable
+from odf_coordinator.catalog.datasets import HeadMissing, Unreadable
 from odf_coordinator.catalog.stalls import Activity
 
 FAULTS = [
@@ -182,13 +182,13 @@ def test_a_dataset_without_head_can_be_deleted_and_added_again(
     with capture_logs():
         with pytest.raises(HeadMissing):
             headless.add(derivative)
-        headless.editor.delete("cities.copy")
+        headless.names.delete("cities.copy")
         headless.add(derivative)
     assert headless.find("cities.copy").state.sequence_number == 1
 
 
 def test_a_dataset_without_head_is_renamed_and_the_answer_says_what_it_lacks(headless: Coordinator) -> None:
-    renamed = headless.editor.rename("cities.copy", "towns")
+    renamed = headless.names.rename("cities.copy", "towns")
     assert isinstance(renamed, Unreadable)
     assert renamed.entry == headless.catalog.by_alias("towns")
     assert renamed.why.endswith("/refs/head cannot be used: the file is missing")
@@ -198,14 +198,14 @@ def test_a_dataset_without_head_stops_no_other(headless: Coordinator) -> None:
     headless.push("cities", "Oslo")
     with capture_logs():
         headless.work()
-        headless.editor.delete("cities.copy")
-        headless.editor.delete("cities")
+        headless.names.delete("cities.copy")
+        headless.names.delete("cities")
     assert [one.alias for one in headless.datasets.all()] == ["rivers"]
 
 
 def test_a_dataset_that_is_deleted_while_it_is_listed_is_not_damaged(two: Coordinator) -> None:
     entry = two.datasets.entry("rivers")
-    two.editor.delete("rivers")
+    two.names.delete("rivers")
     assert two.datasets.read(entry) is None
 
 
@@ -254,7 +254,7 @@ def test_no_commit_extends_a_chain_whose_newest_block_cannot_be_read(
         assert one.remedy == stall.remedy
 
     with capture_logs():
-        node.editor.delete("cities")
+        node.names.delete("cities")
     assert [one.alias for one in node.datasets.all()] == ["rivers"]
 
 
@@ -277,7 +277,7 @@ def test_what_a_damaged_derivative_reads_is_not_deleted(two: Coordinator) -> Non
     copy = two.find("cities.copy")
     two.blobs.remove(copy.id, ObjectKind.BLOCK, [copy.state.head])
     with capture_logs(), pytest.raises(Refused, match=r"cities is read by cities\.copy"):
-        two.editor.delete("cities")
+        two.names.delete("cities")
 
 
 def test_a_full_disk_does_not_keep_a_dataset_from_being_deleted(
@@ -298,7 +298,7 @@ def test_a_full_disk_does_not_keep_a_dataset_from_being_deleted(
 
     monkeypatch.setattr(os, "write", full)
     with capture_logs():
-        node.editor.delete("cities")
+        node.names.delete("cities")
     assert [one.alias for one in node.datasets.all()] == ["rivers"]
     assert list((tmp_path / "home" / "claims").iterdir()) == []
 

@@ -30,7 +30,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
 from odf_common.service.settings import MULTI_TENANT, Settings
-from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.views.app import make_app, reachable, read_heads
 from odf_coordinator.views.table import DatasetTable
 

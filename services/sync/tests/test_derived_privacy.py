@@ -241,7 +241,7 @@ def test_what_a_deleted_private_dataset_has_left_in_others_is_private(node: Node
     *_, (seed, _, _) = raw_blocks(block_reader(node.blobs, first), head)
     parts.references.set("first@keep", str(head), None)
     parts.editor.reset("first", seed)
-    parts.editor.delete("cities")
+    parts.names.delete("cities")
 
     parts.references.fast_forward("first@keep")
 

@@ -245,7 +245,7 @@ def test_a_dataset_that_was_given_away_during_a_push_is_not_moved(here: SyncNode
         )
         while next(steps).state != "committing":
             pass
-        there.coordinator.editor.rename("ann/cities", "bob/cities")
+        there.coordinator.names.rename("ann/cities", "bob/cities")
         with pytest.raises(TransferRefused, match="may no longer push"):
             list(steps)
     assert there.head("bob/cities") == before
@@ -308,7 +308,7 @@ def test_a_deleted_dataset_that_is_pulled_again_is_private_and_has_no_roles(
     there.directory.store.set_role(
         entry.incarnation, there.directory.store.account(Name("carl")), Role.EDITOR
     )
-    there.coordinator.editor.delete("bob/cities")
+    there.coordinator.names.delete("bob/cities")
     with here.served() as base:
         there.pull(f"{base}/cities", "ann/cities")
     again = require_entry(there.catalog, "ann/cities")

@@ -7,7 +7,7 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Outcome, Refusal
 from odf_testing.coordinator import Coordinator
 

@@ -28,8 +28,8 @@ from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
 from odf_common.service.environment import Environment, FreeLocks
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Notifications
+from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Outcome, require_committed
 from odf_coordinator.definitions.create import AddResult
@@ -135,7 +135,8 @@ class Coordinator:
             self.claims.publisher,
             self.creator.committer,
         )
-        self.importer, self.editor, self.puller = parts.importer, parts.editor, parts.puller
+        self.importer, self.editor, self.names = parts.importer, parts.editor, parts.names
+        self.puller = parts.puller
         self.references, self.record_reader, self.upgrader = (
             parts.references,
             parts.record_reader,

@@ -17,7 +17,7 @@ from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.run import OutgoingMessage
-from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of

@@ -26,8 +26,8 @@ from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import (
 from odf_coordinator.api.bus_handlers import known_event
 from odf_coordinator.api.responses import ref_item, summary, unheard, unreadable_summary, with_credentials
 from odf_coordinator.catalog.chain_problems import EarlierCredentials, chain_problem
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
@@ -36,11 +36,12 @@ from odf_coordinator.lifecycle.collector import Collector
 from odf_coordinator.operations.drop_data import DataDropper
 from odf_coordinator.operations.engine_upgrade import EngineUpgrade, EngineUpgrader
 from odf_coordinator.operations.import_chain import Importer
-from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.pull import Puller, PullProgress
 from odf_coordinator.operations.query_problems import QueryProblems
 from odf_coordinator.operations.read import RecordReader, ipc_chunks
 from odf_coordinator.operations.references import Expected, References
+from odf_coordinator.operations.rename_and_delete import DatasetNames
+from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.storage.availability import was_dropped
 from odf_coordinator.transforms.late_counter import late_rows
 from odf_coordinator.transforms.scheduler import Scheduler
@@ -60,6 +61,7 @@ class Dependencies:
     importer: Importer
     creator: DatasetCreator
     editor: DatasetEditor
+    names: DatasetNames
     record_reader: RecordReader
     references: References
     puller: Puller
@@ -162,11 +164,11 @@ class Servicer(CoordinatorServicer):
 
     def Rename(self, request: wire.RenameRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:
         """Rename a dataset."""
-        return self._summary_or_problem(self._parts.editor.rename(request.ref, request.new_alias))
+        return self._summary_or_problem(self._parts.names.rename(request.ref, request.new_alias))
 
     def Delete(self, request: wire.DeleteRequest, context: grpc.ServicerContext) -> wire.DeleteReply:
         """Remove a dataset."""
-        self._parts.editor.delete(request.ref)
+        self._parts.names.delete(request.ref)
         return wire.DeleteReply()
 
     def Reset(self, request: wire.ResetRequest, context: grpc.ServicerContext) -> wire.DatasetSummary:

@@ -10,7 +10,7 @@ from odf_common.dataset.plain_credentials import Credential, credentials_in, pla
 from odf_common.errors import name_dataset
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
-from odf_coordinator.catalog.registry import DatasetHandle, Unreadable
+from odf_coordinator.catalog.datasets import DatasetHandle, Unreadable
 from odf_coordinator.catalog.stalls import Stall
 from odf_coordinator.operations.references import Reference
 

@@ -17,7 +17,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineNotAvailable, QueryFailed
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.stalls import Stall, remedy_of
 
 MAX_FUTURE_MS: Final = 24 * 3600 * 1000  # the default of a source's `maxFuture`

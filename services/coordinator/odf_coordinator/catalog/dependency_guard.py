@@ -7,7 +7,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import MetadataEvent, SetTransform
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
-from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.datasets import Datasets
 
 
 @contextmanager

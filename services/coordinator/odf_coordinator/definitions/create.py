@@ -13,9 +13,9 @@ from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
 from odf_coordinator.definitions.diff import (

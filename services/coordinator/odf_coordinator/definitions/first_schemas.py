@@ -20,7 +20,7 @@ from odf_common.metadata.events import SetDataSchema
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import scratch_folder
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.declared_columns import require_possible

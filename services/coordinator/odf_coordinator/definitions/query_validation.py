@@ -19,7 +19,7 @@ from odf_common.metadata.events import (
 from odf_common.metadata.steps import Strings
 from odf_common.ports.engine import Engine, EngineNotAvailable, Past, ValidatedQuery
 from odf_coordinator.catalog.chain_problems import derive_again
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import (
     declared_schema,
     known_schemas,

@@ -25,7 +25,7 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
 )
 from odf_common.ports.engine import EngineNotAvailable, ValidatedQuery
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import Source, sources_of
 
 MAX_BLOCKS: Final = 10_000  # read to find sources that were replaced or disabled

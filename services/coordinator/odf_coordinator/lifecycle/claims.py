@@ -21,8 +21,8 @@ from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import Topics
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, DatasetUnknown, RefStore
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.head_publisher import Publisher

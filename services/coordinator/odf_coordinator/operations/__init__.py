@@ -1,1 +1,1 @@
-"""The operations behind the `odf` command: modify, reset, stage, import, pull, drop and rebuild, read."""
+"""The operations behind the `odf` command: rename, delete, reset, stage, import, pull, drop and rebuild, read."""

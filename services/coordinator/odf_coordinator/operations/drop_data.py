@@ -15,7 +15,7 @@ from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.definitions.query_validation import Validation
 from odf_coordinator.errors import DataNotDerived

@@ -23,7 +23,7 @@ from odf_common.identity.dataset_refs import is_pattern, matching_names
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.steps import Strings
 from odf_coordinator.catalog.chain_problems import reset_before_query
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.query_validation import Validation

@@ -30,9 +30,9 @@ from odf_common.identity.dataset_refs import parse_alias
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DatasetKind, Seed
 from odf_common.ports.store import CatalogEntry, RefStore, new_creation
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, refusal_of
 from odf_coordinator.lifecycle.claims import Claims

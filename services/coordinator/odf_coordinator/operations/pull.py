@@ -16,12 +16,12 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress, EngineSilent
 from odf_common.ports.store import DatasetUnknown
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable, inputs_among
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable, inputs_among
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.operations.concurrent_steps import concurrent_steps
-from odf_coordinator.operations.modify import DatasetEditor
 from odf_coordinator.operations.rebuild_data import DataRebuilder
+from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Wait, Waiting
 from odf_coordinator.transforms.late_counter import late_rows

@@ -14,7 +14,7 @@ from odf_common.metadata.events import DatasetVocabulary, SetDataSchema, SetTran
 from odf_common.metadata.steps import ReadStep, Transform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_coordinator.catalog.chain_problems import query_remedy
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.stalls import Stall
 from odf_coordinator.definitions.declared_schemas import declared_schema, sources_of
 from odf_coordinator.definitions.query_validation import Validation

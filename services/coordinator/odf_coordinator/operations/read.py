@@ -10,7 +10,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidQuery
 from odf_common.ports.engine import Engine, IsWanted, QueryTable, always
 from odf_common.ports.store import DatasetUnknown
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.declared_schemas import schema_of
 from odf_coordinator.storage.slice_index import Slices
 

@@ -21,7 +21,7 @@ from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.engine import Engine, EngineNotAvailable
 from odf_common.ports.store import ObjectKind, scratch_folder
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.storage.availability import DataDropped, has_all, is_dropped, why_missing
 from odf_coordinator.storage.object_checks import CheckpointMissing, objects_of, require_checkpoint

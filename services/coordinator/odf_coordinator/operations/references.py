@@ -8,8 +8,8 @@ from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD, MARK, split_ref
 from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind, RefStore, require_unmoved
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, ReferenceUnknown
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, ReferenceUnknown
 from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.errors import NotFastForward

@@ -11,8 +11,8 @@ from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import KnownEvent, SetTransform
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, inputs_first
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.transforms.migration import QueryMigrator

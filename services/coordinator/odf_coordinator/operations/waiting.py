@@ -7,7 +7,7 @@ from odf_common.errors import counted
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.chain_problems import is_in_future, lower_watermark
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_coordinator.transforms.held_records import HeldRecords, held_records
 

@@ -10,7 +10,7 @@ from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import BlobReader, ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.storage.object_checks import ObjectRef, objects_of
 
 

@@ -16,7 +16,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
 
 

@@ -14,7 +14,7 @@ import structlog
 from odf_common.errors import OdfError
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore
-from odf_coordinator.catalog.registry import DatasetHandle
+from odf_coordinator.catalog.datasets import DatasetHandle
 
 log = structlog.stdlib.get_logger(__name__)
 

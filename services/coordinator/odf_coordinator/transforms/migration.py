@@ -21,7 +21,7 @@ from odf_common.metadata.events import ExecuteTransform, KnownEvent, SetDataSche
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import scratch_folder
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.storage.availability import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
 

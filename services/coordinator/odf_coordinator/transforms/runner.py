@@ -33,7 +33,7 @@ from odf_common.metadata.events import DataEvent, ExecuteTransformInput, KnownEv
 from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.ports.engine import Engine, EngineProgress, FailingRecord, QueryFailed
 from odf_common.ports.store import BlobStore, DatasetUnknown, scratch_folder
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.errors import InputDiverged
@@ -156,12 +156,8 @@ class Transformer:
         after = require_committed(state.dataset_id, outcome).state
         count_late(self.blobs, handle, work.late)
         record_held(self.blobs, after, work)
-        log.info(
-            "transformed",
-            **handle.log_facts,
-            block=str(after.head),
-            records=after.next_offset - state.next_offset,
-        )
+        records = after.next_offset - state.next_offset
+        log.info("transformed", **handle.log_facts, block=str(after.head), records=records)
 
     def _execute(
         self, handle: DatasetHandle, request: TransformRequest

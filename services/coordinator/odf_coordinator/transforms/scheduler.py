@@ -1,7 +1,7 @@
 """Runs transforms: a commit triggers those of downstream derivatives; at most one runs per derivative at a time.
 
-A run that waits for the engine does not block others: once it has stalled it no longer counts among the
-`MAX_RUNS` concurrent runs, so a slow engine gets more and more concurrent requests, up to `MAX_RUNS_WITH_STALLED`.
+A run that waits for the engine does not block others: once it has stalled it no longer counts among the concurrent
+`SchedulerLimits.runs`, so a slow engine gets more and more concurrent requests, up to `runs_with_stalled`.
 
 A derivative is owned by the instance with its partition of the coordinator's commands. That only avoids wasted work:
 if two instances transform the same derivative, one fails at the compare-and-set and plans again.
@@ -30,7 +30,7 @@ from odf_common.ports.engine import (
 )
 from odf_common.service.consumer.pools import ElasticLimit
 from odf_coordinator.catalog.chain_problems import query_remedy
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.stalls import Activity, Stall, remedy_of
 from odf_coordinator.errors import InputDiverged
 from odf_coordinator.transforms.progress import RunningTransforms

@@ -37,7 +37,7 @@ from odf_common.service import logging, metrics
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
 from odf_common.service.protection import require_protected, why_another_user, why_not_local
 from odf_common.service.settings import Settings, load
-from odf_coordinator.catalog.registry import Datasets
+from odf_coordinator.catalog.datasets import Datasets
 from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.views.credentials import credentials_for
 from odf_coordinator.views.table import DatasetTable

@@ -1,9 +1,8 @@
-"""Modifies existing datasets: rename, delete, reset, single metadata events, watermarks."""
+"""Modifies the chains of datasets: resets, single metadata events, watermarks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-from urllib.parse import unquote
 
 import structlog
 
@@ -13,10 +12,9 @@ from odf_common.chain.transform_request import is_migration
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.plain_credentials import require_no_plain_credentials
-from odf_common.errors import DatasetInUse, InvalidInput, NotFound, OdfError, VerificationFailed
+from odf_common.errors import DatasetInUse, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
-from odf_common.identity.dataset_refs import parse_alias
 from odf_common.metadata.events import (
     AddData,
     DataEvent,
@@ -33,9 +31,9 @@ from odf_common.metadata.events import (
 from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
-from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
+from odf_common.ports.store import ObjectKind
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
 from odf_coordinator.catalog.dependency_guard import hold_inputs
-from odf_coordinator.catalog.registry import DatasetHandle, Datasets, Unreadable
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
@@ -58,56 +56,11 @@ _PATH: Final = "content.metadata[0]"  # of the only event in a snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEditor:
-    """Modifies datasets."""
+    """Modifies the chains of datasets."""
 
     datasets: Datasets
     committer: Committer
     creator: DatasetCreator
-
-    def rename(self, ref: str, new_alias: str) -> DatasetHandle | Unreadable:
-        """Rename a dataset atomically; its push topics and readers do not change.
-
-        Repeating a rename does nothing; a dataset whose chain cannot be read can be renamed too.
-        """
-        alias = str(parse_alias(new_alias))
-        catalog = self.datasets.catalog
-        with catalog.locked():
-            entry = self._to_be_renamed(ref, alias)
-            if entry.alias.lower() != alias.lower():
-                catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
-            elif entry.alias != alias:
-                catalog.replace(replace(entry, alias=alias))
-        log.info("dataset renamed", **entry.log_facts, to=alias)
-        entry = replace(entry, alias=alias)
-        try:
-            handle = self.datasets.open(entry)
-        except OdfError as error:
-            return Unreadable(entry=entry, why=str(error))
-        if handle is None:  # deleted, or renamed again, in the meantime
-            raise DatasetUnknown(what=alias)
-        self.committer.announce(handle.state)
-        return handle
-
-    def delete(self, ref: str) -> None:
-        """Remove a dataset without readers, even if its chain or name cannot be read.
-
-        It is gone once its name is free. Repeating a killed deletion finishes it.
-        """
-        try:
-            entry = self.datasets.entry(ref)
-        except DatasetUnknown:
-            if not self._finished(ref):
-                raise
-            return
-        except VerificationFailed:
-            self._free_unreadable(str(parse_alias(ref)))
-            return
-        if self._is_further_name(entry):
-            return
-        # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
-        self._require_not_in_use(entry)
-        removed = self.creator.claims.remove(entry.dataset_id, self._require_not_in_use)
-        log.info("dataset deleted", **removed.log_facts)
 
     def reset(self, ref: str, head: Multihash, *, is_forced: bool = False) -> DatasetHandle:
         """Move a reference back to a block of its chain; refuse for the head if a derivative has read later blocks.
@@ -117,9 +70,9 @@ class DatasetEditor:
         handle = self.datasets.open_at(ref)
         if head == handle.state.head:
             return handle
-        place = self._place(handle, head)
+        position = self._position(handle, head)
         if handle.ref == HEAD and not is_forced:
-            self._require_unread(handle, place)
+            self._require_unread(handle, position)
         state = self.datasets.states.state_at(handle.id, head)
         transform = state.transform if handle.ref == HEAD else None
         with (
@@ -146,13 +99,13 @@ class DatasetEditor:
 
     def _commit_event(self, handle: DatasetHandle, event: KnownEvent) -> DatasetHandle:
         self.committer.require_owned(handle.id)
-        fitting = self._fitting(handle, event)
-        if handle.state.definitions.replaced_by(fitting) == fitting:
+        normal = self._normalized(handle, event)
+        if handle.state.definitions.replaced_by(normal) == normal:
             return handle
-        require_no_plain_credentials(fitting)
-        require_fetchable(fitting)
-        require_settable(handle.state, fitting)
-        return self.creator.amend(handle, (fitting,))
+        require_no_plain_credentials(normal)
+        require_fetchable(normal)
+        require_settable(handle.state, normal)
+        return self.creator.amend(handle, (normal,))
 
     def _set_watermark(self, handle: DatasetHandle, watermark: Timestamp) -> DatasetHandle:
         self.committer.require_owned(handle.id)
@@ -170,64 +123,19 @@ class DatasetEditor:
         event = add_data_event(state, new_data=None, watermark=watermark, source_state=None)
         return self.creator.amend(handle, (event,))
 
-    def _require_unread(self, handle: DatasetHandle, place: int) -> None:
-        """Raise `Refused` if a derivative has read blocks after `place`."""
+    def _require_unread(self, handle: DatasetHandle, position: int) -> None:
+        """Raise `Refused` if a derivative has read blocks after `position`."""
         for dependant in self.datasets.dependants(handle.id):
             read = dependant.state.progress_of(handle.id).last_block
-            if read is not None and self._sequence_number(handle, read) > place:
+            if read is not None and self._sequence_number(handle, read) > position:
                 text = (
-                    f"{dependant.alias} has read past block {place} of {handle.alias}; reset it anyway with --force, "
-                    f"then roll back and recompute its derivatives with `odf pull --reset-derivatives {handle.alias}`"
+                    f"{dependant.alias} has read past block {position} of {handle.alias}; reset it anyway "
+                    f"with --force, then roll back and recompute its derivatives with "
+                    f"`odf pull --reset-derivatives {handle.alias}`"
                 )
                 raise DatasetInUse(text=text)
 
-    def _to_be_renamed(self, ref: str, alias: str) -> CatalogEntry:
-        """Return the entry; also if a repeated rename finds it already under the new name."""
-        try:
-            return self.datasets.entry(ref)
-        except DatasetUnknown:
-            renamed = self.datasets.catalog.by_alias(alias)
-            if renamed is None or renamed.formerly.lower() != ref.lower():
-                raise
-            return renamed
-
-    def _require_not_in_use(self, entry: CatalogEntry) -> None:
-        """Raise `Refused` if another dataset reads this one."""
-        dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
-        if dependants:
-            raise DatasetInUse(text=f"{entry.alias} is read by {', '.join(dependants)}")
-
-    def _finished(self, ref: str) -> bool:
-        """Finish an interrupted removal of a dataset with this alias or id; return whether there was one."""
-        claims = self.creator.claims
-        is_finished = False
-        for entry in self.datasets.catalog.claims():
-            if ref.lower() in (entry.alias.lower(), str(entry.dataset_id)):
-                is_finished |= claims.settle(entry.dataset_id, lambda record: bool(record.alias))
-        return is_finished
-
-    def _free_unreadable(self, alias: str) -> None:
-        """Free a name whose dataset is unknown; the dataset's files stay."""
-        catalog = self.datasets.catalog
-        with catalog.locked():
-            if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
-                catalog.remove(alias)
-                log.warning("unreadable name freed", freed=alias)
-
-    def _is_further_name(self, entry: CatalogEntry) -> bool:
-        """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
-        catalog = self.datasets.catalog
-        with catalog.locked():
-            names = {
-                other.alias.lower() for other in catalog.entries() if other.dataset_id == entry.dataset_id
-            }
-            if names > {entry.alias.lower()}:
-                catalog.remove(entry.alias)
-                log.warning("one of two names freed", dataset_id=str(entry.dataset_id), freed=entry.alias)
-                return True
-            return False
-
-    def _place(self, handle: DatasetHandle, head: Multihash) -> int:
+    def _position(self, handle: DatasetHandle, head: Multihash) -> int:
         """Return the sequence number of a block; raises `InvalidInput` if it may not be the chain's head."""
         above: MetadataEvent | None = None
         for name, decoded, _ in iterate(self.datasets.reader(handle.id), handle.state.head):
@@ -246,7 +154,7 @@ class DatasetEditor:
             return 0
         return decode_block(raw).block.sequence_number
 
-    def _fitting(self, handle: DatasetHandle, event: KnownEvent) -> KnownEvent:
+    def _normalized(self, handle: DatasetHandle, event: KnownEvent) -> KnownEvent:
         """Return the normalized event, after the engine has validated its queries."""
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event

@@ -11,7 +11,7 @@ from odf_common.chain.state import ChainState
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
-from odf_coordinator.catalog.registry import HeadMissing, ReferenceUnknown
+from odf_coordinator.catalog.datasets import HeadMissing, ReferenceUnknown
 from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
 
@@ -98,7 +98,7 @@ def test_a_dataset_that_is_renamed_while_all_are_listed_is_not_left_out(
 ) -> None:
     node.add(root)
     before = node.datasets.entry("cities")
-    node.editor.rename("cities", "towns")
+    node.names.rename("cities", "towns")
     monkeypatch.setattr(node.catalog, "entries", lambda: (before,))
 
     assert list(node.datasets.scan()) == [replace(node.find("towns"), entry=before)]

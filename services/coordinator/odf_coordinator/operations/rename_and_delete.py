@@ -1,0 +1,112 @@
+"""Renames and deletes datasets, even those whose chain cannot be read."""
+
+from dataclasses import dataclass, replace
+from urllib.parse import unquote
+
+import structlog
+
+from odf_common.errors import DatasetInUse, OdfError, VerificationFailed
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
+from odf_coordinator.lifecycle.claims import Claims
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetNames:
+    """Renames and deletes datasets."""
+
+    datasets: Datasets
+    claims: Claims
+
+    def rename(self, ref: str, new_alias: str) -> DatasetHandle | Unreadable:
+        """Rename a dataset atomically; its push topics and readers do not change.
+
+        Repeating a rename does nothing; a dataset whose chain cannot be read can be renamed too.
+        """
+        alias = str(parse_alias(new_alias))
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            entry = self._entry_to_rename(ref, alias)
+            if entry.alias.lower() != alias.lower():
+                catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
+            elif entry.alias != alias:
+                catalog.replace(replace(entry, alias=alias))
+        log.info("dataset renamed", **entry.log_facts, to=alias)
+        entry = replace(entry, alias=alias)
+        try:
+            handle = self.datasets.open(entry)
+        except OdfError as error:
+            return Unreadable(entry=entry, why=str(error))
+        if handle is None:  # deleted, or renamed again, in the meantime
+            raise DatasetUnknown(what=alias)
+        self.claims.committer.announce(handle.state)
+        return handle
+
+    def delete(self, ref: str) -> None:
+        """Remove a dataset without readers, even if its chain or name cannot be read.
+
+        It is gone once its name is free. Repeating a killed deletion finishes it.
+        """
+        try:
+            entry = self.datasets.entry(ref)
+        except DatasetUnknown:
+            if not self._finish_removal(ref):
+                raise
+            return
+        except VerificationFailed:
+            self._free_unreadable(str(parse_alias(ref)))
+            return
+        if self._free_second_name(entry):
+            return
+        # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
+        self._require_not_in_use(entry)
+        removed = self.claims.remove(entry.dataset_id, self._require_not_in_use)
+        log.info("dataset deleted", **removed.log_facts)
+
+    def _entry_to_rename(self, ref: str, alias: str) -> CatalogEntry:
+        """Return the entry; also if a repeated rename finds it already under the new name."""
+        try:
+            return self.datasets.entry(ref)
+        except DatasetUnknown:
+            renamed = self.datasets.catalog.by_alias(alias)
+            if renamed is None or renamed.formerly.lower() != ref.lower():
+                raise
+            return renamed
+
+    def _require_not_in_use(self, entry: CatalogEntry) -> None:
+        """Raise `Refused` if another dataset reads this one."""
+        dependants = [other.alias for other in self.datasets.dependants(entry.dataset_id)]
+        if dependants:
+            raise DatasetInUse(text=f"{entry.alias} is read by {', '.join(dependants)}")
+
+    def _finish_removal(self, ref: str) -> bool:
+        """Finish an interrupted removal of a dataset with this alias or id; return whether there was one."""
+        is_finished = False
+        for entry in self.datasets.catalog.claims():
+            if ref.lower() in (entry.alias.lower(), str(entry.dataset_id)):
+                is_finished |= self.claims.settle(entry.dataset_id, lambda record: bool(record.alias))
+        return is_finished
+
+    def _free_unreadable(self, alias: str) -> None:
+        """Free a name whose dataset is unknown; the dataset's files stay."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
+                catalog.remove(alias)
+                log.warning("unreadable name freed", freed=alias)
+
+    def _free_second_name(self, entry: CatalogEntry) -> bool:
+        """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
+        catalog = self.datasets.catalog
+        with catalog.locked():
+            names = {
+                other.alias.lower() for other in catalog.entries() if other.dataset_id == entry.dataset_id
+            }
+            if names > {entry.alias.lower()}:
+                catalog.remove(entry.alias)
+                log.warning("one of two names freed", dataset_id=str(entry.dataset_id), freed=entry.alias)
+                return True
+            return False
