@@ -76,7 +76,7 @@ def naming(fetched: FetchedFile | FetchedMessages) -> Iterator[None]:
         if error.text is None:
             raise
         where = f"{fetched.label}, {error.where}" if error.where else fetched.label
-        raise replace(error, where=where) from error
+        raise error.with_facts(where=where) from error
 
 
 WHERE: Final = "prepare"
