@@ -37,7 +37,7 @@ from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.transforms.runner import Step, Transformer
+from odf_coordinator.transforms.runner import Transformer
 
 RECORDS: Final = 1_000  # per transaction
 HOUR: Final = 3_600_000  # ms
@@ -155,14 +155,15 @@ class Coordinator:
         require_committed(known.id, outcome)
         return file
 
-    def transform(self, dataset: DatasetId) -> tuple[float, Step | None]:
-        """Update a derivative; return the seconds from the request until its block is committed, and the step."""
+    def transform(self, dataset: DatasetId) -> tuple[float, int]:
+        """Update a derivative; return the seconds from the request until its block is committed, and its records."""
         begun = time.perf_counter()
         known = self._known(dataset)
         plan = self.transformer.plan(known)
         assert plan is not None, "something was pushed"
-        step = self.transformer.perform(known, plan)
-        return time.perf_counter() - begun, step
+        self.transformer.perform(known, plan)
+        seconds = time.perf_counter() - begun
+        return seconds, self._known(dataset).state.next_offset - known.state.next_offset
 
     def _known(self, dataset: DatasetId) -> DatasetHandle:
         known = self.datasets.by_id(dataset)
@@ -213,11 +214,11 @@ class Pair:
         self.coordinator.append(self.root, departures(self.blocks), reached)
         self.blocks += 1
 
-    def transform(self) -> tuple[float, Step]:
-        """Update the derivative; return the seconds from the request until its block is committed."""
-        seconds, step = self.coordinator.transform(self.derived)
-        assert step is not None, "each push gives records"
-        return seconds, step
+    def transform(self) -> tuple[float, int]:
+        """Update the derivative; return the seconds from the request until its block is committed, and its records."""
+        seconds, records = self.coordinator.transform(self.derived)
+        assert records > 0, "each push gives records"
+        return seconds, records
 
 
 def add(coordinator: Coordinator, name: str, query: str) -> Pair:

@@ -80,7 +80,7 @@ class Dataset:
         """Append a batch."""
         begun = time.process_time()
         self.catch_up()
-        merged = self.drafter.merged(
+        merged = self.drafter.merge_records(
             self.state, self.prepared(records), self.history.at(self.state), SourceSettings()
         )
         self.seconds.append(time.process_time() - begun)

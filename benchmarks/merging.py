@@ -183,7 +183,7 @@ def _large_snapshot() -> list[Row]:
 
 def _merged(dataset: Dataset, new: pa.Table) -> int:
     dataset.catch_up()
-    found = dataset.drafter.merged(
+    found = dataset.drafter.merge_records(
         dataset.state, dataset.prepared(new), dataset.history.at(dataset.state), SourceSettings()
     )
     assert len(found.records) == 2 * CHANGED

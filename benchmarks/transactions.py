@@ -113,13 +113,13 @@ def through(pair: Pair, spark: Spark, folder: Path, count: int) -> Times:
     query = QUERIES[folder.name]
     for at in range(-WARM, count):
         pair.push()
-        ours, step = pair.transform()
+        ours, records = pair.transform()
         if at >= 0:
             times.ours.append(ours)
         if at % PEERED:
             continue
         alone, count_alone = _alone(session, query, _records(folder.name, pair.blocks - 1))
-        assert count_alone == step.records, "both run over the same records"
+        assert count_alone == records, "both run over the same records"
         disk = durable(folder, SIZES)
         if at >= 0:
             times.alone.append(alone)

@@ -17,7 +17,7 @@ import click
 
 from odf_cli.exit_codes import ExitCode
 from odf_cli.main import odf
-from odf_common.service.settings import described
+from odf_common.service.settings import describe_variables
 from odf_engine_spark.spark.listed_functions import (
     AD_HOC_ONLY,
     IN_TRANSFORMS,
@@ -168,7 +168,10 @@ def _help(command: click.Command, parent: click.Context | None) -> Iterator[tupl
 
 
 def _settings() -> str:
-    rows = [(f"`{name}`", f"`{default}`" if default else "", about) for name, default, about in described()]
+    rows = [
+        (f"`{name}`", f"`{default}`" if default else "", about)
+        for name, default, about in describe_variables()
+    ]
     return "\n".join(
         [
             NOTICE,

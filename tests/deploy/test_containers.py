@@ -19,11 +19,11 @@ import yaml
 from tests.deploy.dockerfile_steps import carry_out, lineage, read
 
 from odf_cli.embedded.parts.tcp_ports import allocate
-from odf_cli.embedded.plan import installed
+from odf_cli.embedded.plan import installed_services
 from odf_common.adapters.grpc.server import serve
 from odf_common.service import health
 from odf_common.service.protection import SERVICE_ADDRESSES, VIEWS, require_protected
-from odf_common.service.settings import Settings, described
+from odf_common.service.settings import Settings, describe_variables
 
 CHECKOUT: Final = Path(__file__).parents[2]
 FOLDER: Final = CHECKOUT / "deploy" / "compose"
@@ -79,7 +79,7 @@ def variables(*names: str) -> dict[str, str]:
 
 
 def test_each_service_has_an_image_and_a_container() -> None:
-    assert set(SERVICES) == set(installed())
+    assert set(SERVICES) == set(installed_services())
     assert set(SERVICES) <= STAGES.keys()
     assert composed("compose.yaml").keys() == set(SERVICES)
     assert {one["build"]["target"] for one in composed("compose.yaml").values()} == set(SERVICES)
@@ -104,7 +104,7 @@ def test_an_image_runs_its_service_without_root_and_checks_its_health(name: str)
     stages = lineage(STAGES, name)
     assert next(user for stage in reversed(stages) if (user := stage.last("USER"))) == "10001:10001"
     module = STAGES[name].last("CMD").strip("[]").split(", ")[-1].strip('"')
-    assert module == installed()[name]
+    assert module == installed_services()[name]
     check = STAGES[name].last("HEALTHCHECK")
     assert check.endswith(f'CMD ["python", "-m", "{health.__name__}", "{name}"]')
 
@@ -197,7 +197,7 @@ def test_the_folders_that_the_engine_mounts_are_in_a_new_volume() -> None:
 def test_the_engine_serves_without_kafka_keys_and_accounts(tmp_path: Path) -> None:
     address = f"127.0.0.1:{allocate(tmp_path, ('engine',))['engine']}"
     environment = {"PATH": os.environ["PATH"], "ODF_ENGINE": address, "ODF_HOME": str(tmp_path / "home")}
-    command = (sys.executable, "-m", installed()[ENGINE])
+    command = (sys.executable, "-m", installed_services()[ENGINE])
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL) as engine:
         check = (sys.executable, "-m", health.__name__, ENGINE)
         while subprocess.run(check, env=environment, capture_output=True, check=False).returncode != 0:
@@ -219,7 +219,7 @@ def test_the_scratch_space_of_the_engine_is_on_a_disk_and_not_part_of_its_memory
     assert (shell, option) == ("sh", "-c")
     emptied, _, started = script.partition("; exec ")
     assert emptied == "find /tmp -mindepth 1 -delete"  # a killed engine leaves files there
-    assert started.split()[-1] == installed()["engine-spark"]
+    assert started.split()[-1] == installed_services()["engine-spark"]
     # The installation of Java runs it as root; what that leaves in /tmp would be in each new volume, and not removable.
     (installation,) = (step for step in STAGES[ENGINE].steps if "jre" in step.argument)
     assert installation.argument.endswith("rm -rf /var/lib/apt/lists/* /tmp/*")
@@ -230,7 +230,7 @@ def test_the_scratch_space_of_the_engine_is_on_a_disk_and_not_part_of_its_memory
 def test_the_settings_of_a_container_are_known_and_valid(name: str, environment: str) -> None:
     files = [file for file in ENVIRONMENTS[environment] if name != ENGINE or not file.startswith("node")]
     values = {**variables(*files), **composed("compose.yaml")[name]["environment"]}
-    assert values.keys() <= {variable for variable, _, _ in described()}
+    assert values.keys() <= {variable for variable, _, _ in describe_variables()}
     settings = Settings.from_env(values)
     assert (
         health.probe_of(name, settings) if environment == "development" else settings.kafka or name == ENGINE
@@ -361,7 +361,7 @@ def test_the_steps_of_an_image_make_a_service_that_reads_its_settings(wheels: Pa
     shutil.rmtree(wheels / "opt", ignore_errors=True)
     carry_out(lineage(STAGES, name), CHECKOUT, wheels, executed={"wheels"})
     python = wheels / "opt" / "odf" / "bin" / "python"
-    command, environment = (python, "-m", installed()[name]), {"ODF_METRICS_PORT": "none"}
+    command, environment = (python, "-m", installed_services()[name]), {"ODF_METRICS_PORT": "none"}
     started = subprocess.run(command, capture_output=True, env=environment, text=True, check=False)
     assert (started.returncode, "ODF_METRICS_PORT: expected" in started.stdout + started.stderr) == (1, True)
     assert importlib.util.find_spec("pyspark") is not None

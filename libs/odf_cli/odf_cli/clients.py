@@ -16,7 +16,7 @@ import grpc
 from odf_cli.embedded.node_file import Node, find_node
 from odf_cli.exit_codes import keeping_interrupts
 from odf_cli.suggestions import future_remark
-from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, calling, reached
+from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, await_channel, calling
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.metadata.scalars import Timestamp
@@ -64,7 +64,7 @@ def ingest(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """Why something is stalled, since when, and what to do; None if unknown."""
+    """A stall: its reason, begin and remedy; None if unknown."""
 
     problem: str
     since: Timestamp | None = None
@@ -92,7 +92,7 @@ def ignore_silence(_service: str, _error: OdfError) -> None:
 
 
 def stuck_sources(node: Node, on_silence: OnSilence = ignore_silence) -> Mapping[str, Stuck]:
-    """Return why push sources are stalled, by dataset id; empty while ingest cannot be reached.
+    """Return the reason why push sources are stalled, by dataset id; empty while ingest cannot be reached.
 
     For several sources: all reasons and remedies, and the earliest time.
     """
@@ -251,7 +251,7 @@ def _connect(
     with (
         keeping_interrupts(),
         calling(name),
-        reached(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as channel,
+        await_channel(name, address, timeout, credentials=credentials, user_agent=_user_agent()) as channel,
     ):
         if must_answer:
             _check_health(channel)
@@ -259,7 +259,7 @@ def _connect(
 
 
 def _user_agent() -> str:
-    """Return what the audit notes of the command: its user in the operating system."""
+    """Return the command's identity in the audit log: its user in the operating system."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # of a container

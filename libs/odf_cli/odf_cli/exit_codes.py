@@ -1,4 +1,4 @@
-"""How the `odf` command exits: its codes, and Ctrl-C, which exits with 130 even while Python is importing modules.
+"""The exit of the `odf` command: its codes, and Ctrl-C, which exits with 130 even while Python is importing modules.
 
 An interrupt raised as an exception during an import may print a traceback or get lost, so the process exits at once
 instead. This module imports nothing slow itself.
@@ -54,7 +54,7 @@ def importing() -> Iterator[None]:
 def keeping_interrupts() -> Iterator[None]:
     """Raise `KeyboardInterrupt` instead of an error that Ctrl-C has caused.
 
-    `threading.Condition`, on which gRPC waits, is not safe against interrupts: now and then its lock fails to be
+    `threading.Condition`, on which gRPC waits, is not safe against interrupts: occasionally its lock fails to be
     released ("cannot release un-acquired lock"), and that error replaces the interrupt.
     """
     try:

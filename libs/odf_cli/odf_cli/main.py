@@ -12,7 +12,7 @@ import click
 from odf_cli.exit_codes import ExitCode, importing, keeping_interrupts
 from odf_cli.output import print_misuse, remark
 from odf_cli.suggestions import CommandGroup
-from odf_common.errors import OdfError, VerificationFailed, explained
+from odf_common.errors import OdfError, VerificationFailed, explain
 
 PACKAGE: Final = "odf_cli.commands"
 # The descriptions are here so that `odf --help` imports no command.
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         remark("aborted")
         return ExitCode.ABORTED
     except OdfError as error:
-        remark(explained(error))
+        remark(explain(error))
         return ExitCode.VERIFICATION_FAILED if isinstance(error, VerificationFailed) else ExitCode.FAILED
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe. Keep the interpreter from failing when it flushes.

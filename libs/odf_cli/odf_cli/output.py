@@ -128,7 +128,7 @@ def print_misuse(error: click.ClickException) -> None:
     echo(text.getvalue(), err=True, is_line=False)
 
 
-def shortened(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
+def shorten_rows(rows: Sequence[Mapping[str, object]], column: str) -> list[dict[str, object]]:
     """Return rows for a table, on a terminal with strings in one column truncated, and hashes shortened."""
     if _width() is None:
         return [{**row} for row in rows]
@@ -247,7 +247,7 @@ def _print_table(
                 name,
                 _with_equal_fractions([_cell(row.get(name)) for row in rows], is_system=name == SYSTEM_TIME),
                 is_numeric=all(_is_number(row.get(name)) for row in rows),
-                style=_coloured if name in COLOURED else str,
+                style=_colour if name in COLOURED else str,
             )
             for name in columns
         ],
@@ -292,7 +292,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _coloured(text: str) -> str:
+def _colour(text: str) -> str:
     """Return a verdict or state in its colour, if the terminal supports colours."""
     return in_colour(text, COLOURS.get(text.partition(" ")[0], "yellow"))
 
@@ -335,20 +335,21 @@ def _cell(value: object) -> str:
     plain_value = plain(value)
     if plain_value is None:
         return ""
-    return plain_value if isinstance(plain_value, str) else _nested(value)
+    return plain_value if isinstance(plain_value, str) else _nested_json(value)
 
 
-def _nested(value: object) -> str:
+def _nested_json(value: object) -> str:
     """Return JSON, but for numbers that it does not have: they stand without quotes, as outside of a list."""
     match value:
         case float() if not math.isfinite(value):
             return str(value)
         case Mapping():
             pairs = (
-                f"{json.dumps(str(key), ensure_ascii=False)}: {_nested(item)}" for key, item in value.items()
+                f"{json.dumps(str(key), ensure_ascii=False)}: {_nested_json(item)}"
+                for key, item in value.items()
             )
             return "{" + ", ".join(pairs) + "}"
         case list() | tuple() | set() | frozenset():
-            return "[" + ", ".join(map(_nested, value)) + "]"
+            return "[" + ", ".join(map(_nested_json, value)) + "]"
         case _:
             return json.dumps(plain(value), ensure_ascii=False)

@@ -49,7 +49,7 @@ def summary_row(summary: DatasetSummary) -> dict[str, object]:
 
 
 def problem_of(summary: DatasetSummary) -> dict[str, object]:
-    """Return what is wrong with a dataset, since when, and what to do; None if nothing is, or if unknown."""
+    """Return a dataset's problem, its begin and its remedy; None without a problem, or if unknown."""
     return {
         "problem": summary.problem or None,
         "since": Timestamp(summary.since).whole_ms() if summary.HasField("since") else None,
@@ -66,7 +66,7 @@ def with_stuck(row: Mapping[str, object], stuck: Mapping[str, Stuck], dataset_id
 
 
 def comparison_row(compared: Comparison, left: str, right: str) -> dict[str, object]:
-    """Return how two chains are related; `left` and `right` are the fields for the number of blocks only in one."""
+    """Return the relation of two chains; `left` and `right` are the fields for the number of blocks only in one."""
     return {
         "relation": compared.relation,
         left: compared.left,

@@ -1,4 +1,4 @@
-"""What to do instead: the nearest name of a command or kind, settings for late records.
+"""Suggestions: the nearest name of a command or kind, settings for late records.
 
 Imports nothing slow, as `odf --help` needs it.
 """
@@ -91,7 +91,7 @@ def future_remark(future: "FutureRecords", dataset: str, source: str) -> str:
 
 
 def late_remark(late: "LateRecords", dataset: str, source: str) -> str:
-    """Return how many records were late, and what to do so that later ones are not.
+    """Return the number of late records, and the remedy for later ones.
 
     `source`: its name; may be empty if the dataset has no other.
     """

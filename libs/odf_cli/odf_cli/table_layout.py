@@ -42,12 +42,12 @@ class Column:
 
     def lines(self) -> Iterator[str]:
         """Iterate over the header and the cells, each padded or truncated to the column's width."""
-        yield self._fitted(self.name)
+        yield self._fit(self.name)
         for cell in self.cells:
-            fitted = self._fitted(cell)
+            fitted = self._fit(cell)
             yield fitted.replace(cell, self.style(cell), 1) if cell and cell in fitted else fitted
 
-    def _fitted(self, text: str) -> str:
+    def _fit(self, text: str) -> str:
         if cell_len(text) > self.width:
             text = cut(text, self.width)
         room = " " * (self.width - cell_len(text))
@@ -125,9 +125,9 @@ def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
         longest = max((cell_len(word) for line in words for word in line.split()), default=0)
         if room is not None and longest > room and width is not None:
             lines.append(label.rstrip())
-            lines += (INDENT + line for line in _wrapped(words, width - len(INDENT)))
+            lines += (INDENT + line for line in _wrap(words, width - len(INDENT)))
         else:
-            first, *rest = _wrapped(words, room)
+            first, *rest = _wrap(words, room)
             lines.append((label + first).rstrip())
             lines += ((" " * cell_len(label) + line).rstrip() for line in rest)
     return tuple(lines)
@@ -138,7 +138,7 @@ def paragraph(text: str, width: int | None) -> tuple[str, ...]:
     indent = " " * (len(text) - len(text.lstrip(" ")))
     room = None if width is None else width - len(indent)
     lines = [visible_line(line) for line in text[len(indent) :].split("\n")]
-    return tuple(indent + line for line in _wrapped(lines, room))
+    return tuple(indent + line for line in _wrap(lines, room))
 
 
 def cut(text: str, width: int) -> str:
@@ -156,7 +156,7 @@ def cut(text: str, width: int) -> str:
 
 
 def at_word(text: str, beginning: str) -> str:
-    """Return the beginning of a string without a word that is cut off, unless that would leave less than two thirds."""
+    """Return the beginning of a string without a broken word, unless that would leave less than two thirds."""
     if not text.startswith(beginning):
         beginning = beginning[:-1]  # a wide character did not fit, and left a space
     whole = beginning if text[len(beginning) :].startswith(" ") else beginning.rpartition(" ")[0]
@@ -224,7 +224,7 @@ def _in_parts(columns: Sequence[Column], width: int) -> Layout:
     return Layout(lines=tuple(lines[:-1]), is_cut=is_cut, parts=len(parts))
 
 
-def _wrapped(lines: Sequence[str], room: int | None) -> tuple[str, ...]:
+def _wrap(lines: Sequence[str], room: int | None) -> tuple[str, ...]:
     """Return the lines, wrapped between words to `room` characters."""
     if room is None:
         return tuple(lines) or ("",)

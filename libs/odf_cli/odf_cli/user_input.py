@@ -1,4 +1,4 @@
-"""What commands read from users: values of options, files and URLs, secrets; - is standard input.
+"""Input of users: values of options, files and URLs, secrets; - is standard input.
 
 A secret is typed without echo, or read from a file. It is never an argument, which every process could read.
 """

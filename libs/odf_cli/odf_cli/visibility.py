@@ -32,7 +32,7 @@ def say_if_private(aliases: Iterable[str]) -> None:
 
 @contextmanager
 def said_if_private() -> Iterator[set[str]]:
-    """Yield a set for copies that become private; after the block, also if it fails, say why, and list derivatives."""
+    """Yield a set for copies that become private; after the block, even if it fails, say why, and list derivatives."""
     copies = set[str]()
     try:
         yield copies

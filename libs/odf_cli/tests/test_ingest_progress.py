@@ -35,7 +35,7 @@ def test_standard_input_has_a_bar_without_a_total_once_it_is_large(monkeypatch: 
 
     monkeypatch.setattr(ingest, "progress", progress)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    with ingest._shown("-") as show:
+    with ingest._show_progress("-") as show:
         show("copying", 15 * MIB)
         assert bars.shown == {}
         show("copying", 17 * MIB)
@@ -48,6 +48,6 @@ def test_standard_input_has_a_bar_without_a_total_once_it_is_large(monkeypatch: 
 
 def test_a_small_standard_input_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    with ingest._shown("-") as show:
+    with ingest._show_progress("-") as show:
         show("copying", 1)
         show("committing", 0)

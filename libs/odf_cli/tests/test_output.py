@@ -15,7 +15,7 @@ from odf_cli.output import (
     print_bytes,
     print_object,
     print_rows,
-    shortened,
+    shorten_rows,
 )
 from odf_cli.rows import print_records
 
@@ -191,7 +191,7 @@ def test_times_of_a_column_have_one_shape(
 
 def test_a_pipe_gets_whole_texts(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"reason": "so " * 100 + "it ends"}]
-    print_rows(shortened(rows, "reason"), "table")
+    print_rows(shorten_rows(rows, "reason"), "table")
     assert "it ends" in capsys.readouterr().out
 
 

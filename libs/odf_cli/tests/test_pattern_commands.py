@@ -11,7 +11,7 @@ import pytest
 from odf_cli import clients
 from odf_cli import main as cli
 from odf_cli.commands.delete import deletable
-from odf_cli.output import MAX_CELL_CHARACTERS, shortened
+from odf_cli.output import MAX_CELL_CHARACTERS, shorten_rows
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
@@ -144,7 +144,7 @@ def test_a_problem_is_cut_short_in_the_table_only(
 
 def test_hashes_are_cut_short_before_the_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
-    (row,) = shortened([{"problem": f"a has read block f1620{'ab' * 32} of b"}], "problem")
+    (row,) = shorten_rows([{"problem": f"a has read block f1620{'ab' * 32} of b"}], "problem")
     assert row["problem"] == "a has read block f1620abababab… of b"
 
 

@@ -1,1 +1,1 @@
-"""What all services of a node share: the format, ports and adapters, how a service runs, and the `odf` command."""
+"""The library of all services of a node: the format, ports and adapters, how a service runs, and the `odf` command."""

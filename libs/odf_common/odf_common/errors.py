@@ -35,9 +35,9 @@ class OdfError(Exception):
     """
 
     MESSAGE = ""
-    """What is wrong; empty: the first sentence of the docstring, then the facts as `name=value`."""
+    """The problem; empty: the first sentence of the docstring, then the facts as `name=value`."""
     ADVICE = ""
-    """What to do about it, in one sentence; empty: nothing in particular."""
+    """The remedy, in one sentence; empty if there is none."""
 
     def __init_subclass__(cls) -> None:
         """Let a text replace the method of a base class, as a method would."""
@@ -75,7 +75,7 @@ class OdfError(Exception):
         return type(self)(**{**self.facts(), **changes})
 
     def __str__(self) -> str:
-        """Return what is wrong."""
+        """Return the problem."""
         if self.MESSAGE:
             return self.MESSAGE.format_map(vars(self))
         what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
@@ -153,7 +153,7 @@ class HeadMoved(Conflict):
     ref: str | None = None  # None: the head
 
     def __str__(self) -> str:
-        """Return which reference it is, and where it was expected and is."""
+        """Return the reference, and its expected and actual block."""
         what = "the head" if self.ref is None else f"reference {self.ref}"
         expected, actual = self.expected or "none", self.actual or "none"
         return f"{what} of {self.dataset} has moved in the meantime: expected {expected}, found {actual}"
@@ -178,7 +178,7 @@ class Unavailable(OdfError):
     why: str | None = None
 
     def __str__(self) -> str:
-        """Return what cannot be reached, and why if known."""
+        """Return the name of what cannot be reached, and the reason if it is known."""
         return f"{self.what} cannot be reached" + (f": {self.why}" if self.why else "")
 
 
@@ -205,7 +205,7 @@ class StorageUnavailable(Unavailable):
     remedy: str = "check the disk and its mount"
 
     def __str__(self) -> str:
-        """Return why, first because tables truncate messages, and which file."""
+        """Return the reason, first because tables truncate messages, and the file."""
         return (
             Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
         )
@@ -236,7 +236,7 @@ class InvalidQuery(InvalidInput):
     """The engine cannot run the SQL."""
 
 
-def counted(number: int, what: str) -> str:
+def count_of(number: int, what: str) -> str:
     """Return a number of things, named by a singular that takes an s."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -269,7 +269,7 @@ def advice_while_retried(error: OdfError) -> str:
     return f"{advice}; work then continues automatically" if isinstance(error, StorageUnavailable) else advice
 
 
-def explained(error: OdfError) -> str:
-    """Return what a terminal shows of an error: the error, and on a second line its advice if it has one."""
+def explain(error: OdfError) -> str:
+    """Return the text of an error for a terminal: the error, and on a second line its advice if it has one."""
     advice = error.advice()
     return f"error: {error}\nhint: {advice}" if advice else f"error: {error}"

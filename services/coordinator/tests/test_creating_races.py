@@ -95,7 +95,7 @@ def test_no_other_process_changes_names_while_a_dataset_gets_its_name_or_a_topic
 
     def contended(change: Callable[[CatalogEntry], None]) -> Callable[[CatalogEntry], None]:
         def changed(entry: CatalogEntry) -> None:
-            with pytest.raises(LockHeld), durable.locked(tmp_path / "locks" / "names", wait_seconds=0):
+            with pytest.raises(LockHeld), durable.lock_file(tmp_path / "locks" / "names", wait_seconds=0):
                 pass
             change(entry)
             written.extend(entry.push_topics)

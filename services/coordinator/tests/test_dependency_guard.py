@@ -247,6 +247,6 @@ def test_events_that_read_nothing_wait_for_no_change_of_names(
     cities: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = cities.find("first").entry
-    monkeypatch.setattr(cities.catalog, "locked", lambda: pytest.fail("it is locked"))
+    monkeypatch.setattr(cities.catalog, "lock", lambda: pytest.fail("it is locked"))
     with hold_inputs(cities.datasets, entry, (None, SetInfo()), are_here=True):
         pass

@@ -340,7 +340,7 @@ def test_a_removal_that_did_not_reach_the_bus_is_an_error(node: Coordinator, roo
     known = node.find("cities")
 
     with pytest.raises(Unavailable):
-        Publisher(bus=LossyBus(), catalog=node.catalog).removed(known.id, known.alias)
+        Publisher(bus=LossyBus(), catalog=node.catalog).announce_removal(known.id, known.alias)
 
 
 def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordinator, root: str) -> None:
@@ -378,7 +378,7 @@ def test_a_removed_dataset_is_announced_and_its_waiting_head_is_not(node: Coordi
     known, lossy = node.find("cities"), LossyBus(losses=0)
     publisher = Publisher(bus=lossy, catalog=node.catalog)
     publisher.announce(known.state)
-    publisher.removed(known.id, "cities")
+    publisher.announce_removal(known.id, "cities")
     ((topic, message),) = lossy.sent
     assert (topic, message.dataset_removed.alias) == (NOTIFICATIONS, "cities")
     assert lossy.flushed == [1]
@@ -418,4 +418,4 @@ def test_pending_heads_are_changed_by_one_thread_at_a_time(node: Coordinator) ->
     publisher._put_back({a_dataset("other"): state})
     assert len(publisher._waiting) == 2
     publisher._waiting = GuardedDict(lock)
-    publisher.removed(state.dataset_id, "cities")
+    publisher.announce_removal(state.dataset_id, "cities")

@@ -237,7 +237,7 @@ def test_a_name_is_taken_under_the_catalogs_lock_after_the_head_has_moved(
     forget(node, cities)
     seen: list[tuple[Multihash | None, bool]] = []
     catalog = node.catalog
-    add, locked, holders = catalog.add, catalog.locked, list[None]()
+    add, locked, holders = catalog.add, catalog.lock, list[None]()
 
     @contextmanager
     def held() -> Iterator[None]:
@@ -251,7 +251,7 @@ def test_a_name_is_taken_under_the_catalogs_lock_after_the_head_has_moved(
         add(entry)
 
     monkeypatch.setattr(catalog, "add", noted)
-    monkeypatch.setattr(catalog, "locked", held)
+    monkeypatch.setattr(catalog, "lock", held)
     imported(node, cities.id, None, cities.state.head, "copy")
 
     assert seen == [(cities.state.head, True)]

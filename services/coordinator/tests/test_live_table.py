@@ -18,7 +18,7 @@ def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
 
 def test_a_row_shows_the_latest_report() -> None:
     table = DatasetTable()
-    table.committed(str(DATASET), committed(None), now=None)
+    table.apply_head(str(DATASET), committed(None), now=None)
 
     table.see(envelope(DATASET, committed(9, number=2)), 100.0)
     table.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
@@ -45,7 +45,7 @@ def test_a_row_shows_the_latest_report() -> None:
 @pytest.mark.parametrize("end", [bus.TransformProgress(), committed(9, number=2)])
 def test_a_row_shows_the_progress_of_the_engine_until_it_ends(end: Body) -> None:
     table = DatasetTable()
-    table.committed(str(DATASET), committed(None), now=None)
+    table.apply_head(str(DATASET), committed(None), now=None)
     table.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
     (row,) = table.rows(100.0)
     assert (row["stage"], row["rows"], row["total"]) == ("computing", 3, 5)
@@ -56,7 +56,7 @@ def test_a_row_shows_the_progress_of_the_engine_until_it_ends(end: Body) -> None
 
 def test_throughput_is_that_of_the_last_minute() -> None:
     table = DatasetTable()
-    table.committed(str(DATASET), committed(599), now=None)
+    table.apply_head(str(DATASET), committed(599), now=None)
     table.see(envelope(DATASET, committed(1199, number=2)), 100.0)
 
     assert [row["records_per_second"] for row in table.rows(159.0)] == [10.0]
@@ -65,7 +65,7 @@ def test_throughput_is_that_of_the_last_minute() -> None:
 
 def test_a_table_that_nobody_reads_keeps_a_minute_of_throughput() -> None:
     table = DatasetTable()
-    table.committed(str(DATASET), committed(999), now=None)
+    table.apply_head(str(DATASET), committed(999), now=None)
     for second in range(1000, 1400):
         table.see(envelope(DATASET, committed(second, number=second)), float(second))
     assert len(table._datasets[str(DATASET)].growth) == 60
@@ -74,7 +74,7 @@ def test_a_table_that_nobody_reads_keeps_a_minute_of_throughput() -> None:
 
 def test_a_removed_dataset_is_gone() -> None:
     table = DatasetTable()
-    table.committed(str(DATASET), committed(1), now=None)
+    table.apply_head(str(DATASET), committed(1), now=None)
 
     table.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
 
@@ -85,7 +85,7 @@ def test_only_records_that_arrived_while_watching_count_as_throughput() -> None:
     table = DatasetTable()
     table.see(envelope(DATASET, committed(599)), 100.0)  # may have existed before
     table.see(envelope(DATASET, committed(299, number=2)), 101.0)  # reset
-    table.committed(str(DATASET), committed(899, number=3), now=None)  # history
+    table.apply_head(str(DATASET), committed(899, number=3), now=None)  # history
     assert [row["records_per_second"] for row in table.rows(102.0)] == [0.0]
     table.see(envelope(DATASET, committed(959, number=4)), 103.0)
     table.see(envelope(DATASET, committed(959, number=5)), 104.0)

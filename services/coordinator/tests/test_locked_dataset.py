@@ -70,7 +70,7 @@ def test_a_lock_that_stays_held_blocks_only_its_dataset(tmp_path: Path, root: st
         return {one.alias: one.problem for one in found}
 
     with capture_logs(), running(node, messages):
-        with durable.locked(layout.lock_file(tmp_path, cities.id)):
+        with durable.lock_file(layout.lock_file(tmp_path, cities.id)):
             propose(node, messages, cities)
             propose(node, messages, towns)
             until(lambda: answered() == [str(towns.id)])

@@ -80,7 +80,7 @@ def test_no_other_process_changes_names_during_a_rename(
     rename, names = node.catalog.rename, tmp_path / "locks" / "names"
 
     def contended(alias: str, entry: CatalogEntry) -> None:
-        with pytest.raises(LockHeld), durable.locked(names, wait_seconds=0):
+        with pytest.raises(LockHeld), durable.lock_file(names, wait_seconds=0):
             pass
         rename(alias, entry)
 
@@ -112,7 +112,7 @@ def test_no_other_process_changes_names_while_one_is_freed(
     remove, freed = node.catalog.remove, []
 
     def contended(alias: str) -> None:
-        with pytest.raises(LockHeld), durable.locked(names, wait_seconds=0):
+        with pytest.raises(LockHeld), durable.lock_file(names, wait_seconds=0):
             pass
         remove(alias)
         freed.append(alias)

@@ -64,7 +64,7 @@ def datasets_of_nobody() -> Datasets:
 def serving(home: Path, **more: str) -> Iterator[str]:
     """Serve the pages as the worker does, with one dataset."""
     table = DatasetTable()
-    table.committed(
+    table.apply_head(
         "did:odf:x", bus.Committed(head=bytes.fromhex("1620" + "00" * 32), alias="alice/secret"), None
     )
     app = make_app(settings(home, **more), table, datasets_of_nobody())
@@ -144,7 +144,7 @@ def test_a_dataset_that_cannot_be_shown_hides_no_other(node: Coordinator, root: 
         return True
 
     table = DatasetTable()
-    table.rejected(str(node.find("rivers").id), rejects)
+    table.set_rejects(str(node.find("rivers").id), rejects)
     with capture_logs() as logs:
         read_heads(table, replace(node.datasets, has_key=has_key))
     rows = {row["alias"]: row for row in table.rows(0.0)}

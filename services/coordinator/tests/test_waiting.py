@@ -26,7 +26,7 @@ def node_with(
 
 
 def wait_of(node: Coordinator, ref: str) -> Wait | None:
-    return node.puller.waiting.of(node.find(ref))
+    return node.puller.waiting.wait_of(node.find(ref))
 
 
 def test_records_that_are_held_wait_for_the_input_that_is_behind(node: Coordinator) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 
-from odf_common.errors import StorageUnavailable, explained
+from odf_common.errors import StorageUnavailable, explain
 from odf_engine_spark.server.grpc_servicer import _response
 from odf_engine_spark.spark.error_messages import query_fault
 from odf_engine_spark.spark.jvm import Spark
@@ -36,7 +36,7 @@ def test_a_request_that_meets_an_error_of_the_disk_has_no_result(number: int) ->
 def test_a_full_disk_of_spark_is_named_where_users_find_it() -> None:
     with pytest.raises(StorageUnavailable) as caught:
         query_fault(PySparkException("java.io.IOException: No space left on device"))
-    said = explained(caught.value)
+    said = explain(caught.value)
     assert "the disk of the engine's temporary files cannot be reached: No space left on device" in said
     assert "$ODF_HOME" in said
 

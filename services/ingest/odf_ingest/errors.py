@@ -163,7 +163,7 @@ class OperationsMismatched(InvalidInput):
     """Some records of a changelog do not fit the current records of their keys; the others can be merged."""
 
     faults: Mapping[int, str]
-    """Why, by row of the batch; both halves of a correction."""
+    """Reasons by row of the batch; both halves of a correction have one."""
 
 
 class AwaitingCorrection(Signal):
@@ -273,10 +273,10 @@ class NoTopic(NotFound):
 
     dataset: str
     why: str = ""
-    """Why it has none, if its topics are those of others."""
+    """The reason why it has none, if its topics are those of others."""
 
     def advice(self) -> str:
-        """Return what creates it."""
+        """Return the command that creates it."""
         return self.why or f"`odf pull {self.dataset}` creates it, if this node owns the dataset"
 
 
@@ -312,7 +312,7 @@ class SourceGone(NotFound):
     """The dataset has no such push source."""
 
     @classmethod
-    def of(cls, source: str) -> Self:
+    def for_source(cls, source: str) -> Self:
         """Return the error for a source's name."""
         return cls(what=f"push source {source}")
 

@@ -1,4 +1,4 @@
-"""Which columns of a record are read from its message's key, headers and timestamp; the format of its value."""
+"""Columns that are read from a message's key, headers and timestamp; the format of its value."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ VALUE_SCHEMA: Final = "__value_schema_id"
 
 
 class KeyFormat(StrEnum):
-    """How a message's key is written."""
+    """The format of a message's key."""
 
     TEXT = "text"  # the value of one column
     JSON = "json"  # an object with the values of columns
@@ -21,14 +21,14 @@ class KeyFormat(StrEnum):
 
 
 class MessageFormat(StrEnum):
-    """How a message's value is written."""
+    """The format of a message's value."""
 
     SOURCE = "source"  # in the format of the source's read step
     ARROW = "arrow"  # Arrow IPC, for which the specification has no read step
 
 
 class Envelope(StrEnum):
-    """What the value of a message wraps its record in."""
+    """The envelope around a record in a message's value."""
 
     NONE = "none"
     DEBEZIUM = "debezium"  # op, before, after and source of a change

@@ -48,9 +48,9 @@ class Sample:
 
     table: pa.Table
     options: Mapping[str, str]
-    """Of the read step that reads them, as in a manifest."""
+    """The read step that reads them, as in a manifest."""
     remarks: tuple[str, ...]
-    """What the author of the manifest should know about the columns."""
+    """Remarks about the columns for the author of the manifest."""
     is_changes: bool = False
     """Whether its messages are changes of a table, which has these columns."""
 
@@ -114,7 +114,7 @@ def _options(step: ReadStep) -> Mapping[str, str]:
 
 
 def _remarks(step: ReadStepCsv, file: Path, table: pa.Table) -> list[str]:
-    """Return what to say about columns of Csv; raises `InvalidInput` for one without a name."""
+    """Return the remarks about columns of Csv; raises `InvalidInput` for one without a name."""
     if "" in table.column_names:
         number = table.column_names.index("") + 1
         text = f"column {number} has no name in the header; write one, or remove the separator at the end of each line"
@@ -163,7 +163,7 @@ def out_of_order(table: pa.Table, runs: Sequence[int] = ()) -> Mapping[str, Late
 
 
 def _lateness_of(times: pa.ChunkedArray) -> Lateness:
-    """Return how many times (ms) are earlier than one before them, and by how much at most."""
+    """Return the number of times (ms) that are earlier than one before them, and the greatest difference."""
     values = times.drop_null().to_numpy()
     if len(values) == 0:
         return NONE_LATE

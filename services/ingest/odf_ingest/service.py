@@ -202,7 +202,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         rejecting=_rejecting(env),
         registries=Registries(),
         readers=ElasticPool(READ_THREADS, name="read"),
-        failed=reader.failed,
+        failed=reader.on_failure,
     )
 
 

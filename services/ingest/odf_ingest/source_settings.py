@@ -105,7 +105,7 @@ ONE_DAY: Final = Duration(DAY_MS)
 
 
 class BadRecords(StrEnum):
-    """What to do with a message that is not a record of the source, or with such a row of a file."""
+    """Treatment of a message that is not a record of the source, or of such a row of a file."""
 
     AUTO = "auto"  # reject messages and rows of pushed files, refuse polled files
     DEAD_LETTER = "dead-letter"  # reject it, commit the others
@@ -113,7 +113,7 @@ class BadRecords(StrEnum):
 
 
 class EmptySnapshot(StrEnum):
-    """What a snapshot without records means."""
+    """Meaning of a snapshot without records."""
 
     AUTO = "auto"  # retracts every row, so the limit of retractions applies
     RETRACT = "retract"  # the source is empty, even without a byte: retract every row
@@ -121,14 +121,14 @@ class EmptySnapshot(StrEnum):
 
 
 class FinerTimes(StrEnum):
-    """What to do with a time that has a finer fraction than its column."""
+    """Treatment of a time that has a finer fraction than its column."""
 
     CUT = "cut"  # towards the past
     REFUSE = "refuse"  # its record is not a record of the source
 
 
 class Retractions(StrEnum):
-    """What the -R and -C of a changelog carry."""
+    """Contents of the -R and -C of a changelog."""
 
     STRICT = "strict"  # all values of the record that they take back; else they are not records of the source
     COMPLETE = "complete"  # its key; the other values are those of the record
@@ -155,15 +155,15 @@ class SourceSettings:
     idle_timeout: Duration = UNLIMITED
     """A partition that gave no message for this long does not hold the watermark back."""
     poll_interval: Duration = UNLIMITED
-    """How often a polling source is polled; none: only on demand."""
+    """Interval between polls of a polling source; none: only on demand."""
     partitions: int = 1
     """Partitions of the source's own topic; they can only become more."""
     retention: Duration = UNLIMITED
-    """How long the source's own topic keeps messages; none: without limit."""
+    """Retention of the source's own topic; none: without limit."""
     topics: TopicNames = OWN_TOPIC
     """Topics that are read in place of the source's own; others own them."""
     topic_start: TopicStart = EARLIEST
-    """Where the reading of these topics starts."""
+    """Start of the reading of these topics."""
     schema_registry: str = ""
     """Address of the registry that has the schemas of a topic's messages; empty: messages name no schema."""
     schema_registry_user: str = ""
@@ -171,9 +171,9 @@ class SourceSettings:
     schema_registry_ca: str = ""
     """File of certificates (PEM) to trust instead of the system's."""
     message_format: MessageFormat = MessageFormat.SOURCE
-    """How the values of messages are written."""
+    """Format of the values of messages."""
     envelope: Envelope = Envelope.NONE
-    """What the values of messages wrap records in."""
+    """Envelope around records in the values of messages."""
     key_columns: ColumnNames = NO_NAMES
     """Columns that are read from the message's key."""
     key_format: KeyFormat = KeyFormat.TEXT
@@ -250,7 +250,7 @@ class SourceSettings:
         plain = {_key(field.name): getattr(self, field.name) for field in fields(self)}
         return {key: str(value) if isinstance(value, _WRITTEN) else value for key, value in plain.items()}
 
-    def chosen(self) -> dict[str, object]:
+    def non_default(self) -> dict[str, object]:
         """Return the settings that differ from the defaults, by key."""
         usual = DEFAULTS.plain()
         return {key: value for key, value in self.plain().items() if value != usual[key]}
@@ -262,7 +262,7 @@ class SourceSettings:
             for key, value in self.plain().items()
         }
 
-    def changed(self, changes: Mapping[str, object]) -> Self:
+    def with_changes(self, changes: Mapping[str, object]) -> Self:
         """Return the settings with some of them changed; raises `InvalidInput`."""
         return type(self).from_plain({**self.plain(), **changes})
 
@@ -275,7 +275,7 @@ def load_settings(blobs: BlobStore, dataset: DatasetId, source: str) -> SourceSe
 
 def save_settings(blobs: BlobStore, dataset: DatasetId, source: str, settings: SourceSettings) -> None:
     """Store the settings of a source durably; defaults are not written."""
-    own = settings.chosen()
+    own = settings.non_default()
     others = {name: settings for name, settings in _read(blobs, dataset).items() if name != source}
     sources = {**others, source: own} if own else others
     text = json.dumps(sources, indent=1, sort_keys=True) if sources else None

@@ -1,4 +1,4 @@
-"""Which topics a source reads in place of its own, and which topics of a cluster no source may read."""
+"""Topics that a source reads in place of its own, and topics of a cluster that no source may read."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -55,7 +55,7 @@ class TopicNames(tuple[str, ...]):
 
 
 class TopicStart(str):
-    """Where a topic is read from: `earliest`, `latest`, or the first message from a time (RFC 3339) on."""
+    """The start of reading of a topic: `earliest`, `latest`, or the first message from a time (RFC 3339) on."""
 
     __slots__ = ()
     expected: ClassVar[str] = "earliest, latest, or a time such as 2026-03-04T00:00:00Z"
@@ -89,7 +89,7 @@ class ReservedTopics:
         self._others = {name.removesuffix(_CLAIM) for name in topics if name.endswith(_CLAIM)} - {own_prefix}
 
     def why(self, name: str) -> str | None:
-        """Return why a topic cannot be read; None if it can."""
+        """Return the reason why a topic cannot be read; None if it can."""
         if name.startswith(_INTERNAL):
             return "is an internal topic of Kafka"
         if self.is_own(name):

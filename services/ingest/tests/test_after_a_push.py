@@ -318,6 +318,6 @@ def test_a_dataset_can_be_ingested_derived_and_verified(
         node.work()
 
         cities, copy = node.find("cities"), node.find("copy")
-        assert copy.state.next_offset == cities.state.next_offset, node.scheduler.problem_of(copy.id)
+        assert copy.state.next_offset == cities.state.next_offset, node.scheduler.stall_of(copy.id)
         assert [node.verdict(name) for name in ("cities", "empty", "copy")] == ["valid"] * 3
         node.editor.commit_event("cities", SetInfo(description="the owner's"))

@@ -41,4 +41,6 @@ def test_records_have_no_system_columns(make_bench: Callable[..., Any], column: 
         source=state.push_sources["default"], records=records, default_event_time=Timestamp(0), greatest={}
     )
     with pytest.raises(InvalidInput, match=f"column {column}: the name belongs to a system column"):
-        drafter.merged(state, prepared, bench.queues.queue(bench.dataset).history.at(state), SourceSettings())
+        drafter.merge_records(
+            state, prepared, bench.queues.queue(bench.dataset).history.at(state), SourceSettings()
+        )

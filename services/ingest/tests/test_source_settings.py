@@ -33,7 +33,7 @@ def test_a_source_set_back_to_the_defaults_leaves_no_note(tmp_path: Path) -> Non
 
 def test_only_named_settings_change() -> None:
     before = SourceSettings(bad_records=BadRecords.STOP)
-    assert before.changed({"maxRetractedShare": "0.9"}) == SourceSettings(
+    assert before.with_changes({"maxRetractedShare": "0.9"}) == SourceSettings(
         bad_records=BadRecords.STOP, max_retracted_share=0.9
     )
 
@@ -66,7 +66,7 @@ def test_only_named_settings_change() -> None:
 )
 def test_a_wrong_setting_is_refused_by_name(key: str, value: str, said: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        SourceSettings().changed({key: value})
+        SourceSettings().with_changes({key: value})
     assert str(refused.value).startswith(said)
     assert "hush" not in str(refused.value)
 
@@ -81,28 +81,28 @@ def test_a_damaged_note_is_named(tmp_path: Path, text: str) -> None:
 
 def test_an_address_of_a_registry_may_have_2048_characters() -> None:
     address = "http://" + "a" * 2041
-    assert SourceSettings().changed({"schemaRegistry": address}).schema_registry == address
+    assert SourceSettings().with_changes({"schemaRegistry": address}).schema_registry == address
     with pytest.raises(InvalidInput, match="expected an address"):
-        SourceSettings().changed({"schemaRegistry": f"{address}a"})
+        SourceSettings().with_changes({"schemaRegistry": f"{address}a"})
 
 
 def test_only_settings_that_differ_from_the_defaults_are_listed() -> None:
-    assert SourceSettings().chosen() == {}
-    chosen = SourceSettings().changed({"watermarkDelay": "90m", "badRecords": "auto"}).chosen()
+    assert SourceSettings().non_default() == {}
+    chosen = SourceSettings().with_changes({"watermarkDelay": "90m", "badRecords": "auto"}).non_default()
     assert chosen == {"watermarkDelay": "1h30m"}
 
 
 def test_a_password_is_kept_for_the_nodes_user_only_and_shown_to_none(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     login = {"schemaRegistry": "https://r", "schemaRegistryUser": "me", "schemaRegistryPassword": "hush"}
-    save_settings(blobs, DATASET, "a", SourceSettings().changed(login))
+    save_settings(blobs, DATASET, "a", SourceSettings().with_changes(login))
     loaded = load_settings(blobs, DATASET, "a")
     assert loaded.schema_registry_password == "hush"
     assert loaded.shown()["schemaRegistryPassword"] == "***"
     assert "hush" not in f"{loaded} {loaded!r} {loaded.shown()}"
     (note,) = [one for one in tmp_path.rglob("*") if one.is_file() and "hush" in one.read_text()]
     assert note.stat().st_mode & 0o077 == 0
-    assert loaded.changed({"schemaRegistryPassword": "hush2"}).schema_registry_password == "hush2"
-    gone = loaded.changed(dict.fromkeys(login, ""))
+    assert loaded.with_changes({"schemaRegistryPassword": "hush2"}).schema_registry_password == "hush2"
+    gone = loaded.with_changes(dict.fromkeys(login, ""))
     save_settings(blobs, DATASET, "a", gone)
     assert blobs.note(DATASET, "sources") is None

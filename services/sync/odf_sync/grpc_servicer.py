@@ -133,7 +133,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         self, request: pb.ListAliasesRequest, context: grpc.ServicerContext
     ) -> pb.ListAliasesReply:
         """List datasets that have aliases."""
-        datasets = aliases.listed(
+        datasets = aliases.list_aliases(
             self._datasets, request.refs, recursive=request.recursive, is_strict=request.is_strict
         )
         return pb.ListAliasesReply(datasets=[self._aliases(*dataset) for dataset in datasets])
@@ -156,7 +156,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         query = Query(text=request.text, repositories=tuple(request.repositories))
         datasets, searched = self._search.find(query)
         return pb.SearchReply(
-            datasets=[_found(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],
+            datasets=[_found_dataset(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],
             left_out=max(0, len(datasets) - MAX_FOUND_DATASETS),
             repositories=[
                 pb.SearchedRepository(
@@ -173,7 +173,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
         return pb.DatasetAliases(alias=entry.alias, pull=places.pull, push=places.push, is_ours=is_ours)
 
 
-def _found(dataset: SearchHit) -> pb.FoundDataset:
+def _found_dataset(dataset: SearchHit) -> pb.FoundDataset:
     return pb.FoundDataset(
         repository=dataset.repository,
         name=dataset.name,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_common.adapters.local.durable import PRIVATE
-from odf_common.adapters.local.faults import translated
+from odf_common.adapters.local.faults import translate_os_errors
 from odf_common.errors import Damaged, StorageUnavailable
 
 LOCK_SECONDS: Final = 5.0
@@ -21,7 +21,7 @@ LOCK_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What a database is called, and what is in it."""
+    """The name of a database, and its tables."""
 
     file: str
     """Its name in the home."""
@@ -43,14 +43,14 @@ class PrivateDatabase:
         self._connection: sqlite3.Connection | None = None
 
     def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return what a query finds; nothing if the file does not exist."""
-        with self._lock, self._translated():
+        """Return the rows of a query; none if the file does not exist."""
+        with self._lock, self._translate_errors():
             connection = self._open(create=False)
             return [] if connection is None else connection.execute(query, values).fetchall()
 
     def change(self, statement: str, *values: object) -> int:
-        """Return how many rows a statement changed, durably; raises `sqlite3.IntegrityError`."""
-        with self._lock, self._translated():
+        """Return the number of rows that a statement changed, durably; raises `sqlite3.IntegrityError`."""
+        with self._lock, self._translate_errors():
             connection = self._open(create=True)
             assert connection is not None
             with connection:
@@ -60,7 +60,7 @@ class PrivateDatabase:
         if self._connection is not None:
             return self._connection
         if self._file is not None:
-            with translated(self._file):
+            with translate_os_errors(self._file):
                 if not create and not self._file.exists():
                     return None
                 self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class PrivateDatabase:
             )
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.IntegrityError:

@@ -44,11 +44,11 @@ def test_without_a_role_a_private_dataset_is_hidden_and_a_public_one_read(action
 )
 def test_a_token_restricts_a_role_and_grants_none(scope: Scope, most: Role) -> None:
     for role in Role:
-        assert Caller(account=ALICE, scope=scope).limited(role, ONE) is (min(role, most))
-        assert Caller(account=ALICE, scope=scope, only=ONE).limited(role, ONE) is min(role, most)
-        assert Caller(account=ALICE, scope=scope, only=ONE).limited(role, OTHER) is None
-        assert Caller(account=ALICE, scope=scope, only=ONE).limited(role, None) is None
-    assert Caller(account=ALICE, scope=scope).limited(None, ONE) is None
+        assert Caller(account=ALICE, scope=scope).limit_role(role, ONE) is (min(role, most))
+        assert Caller(account=ALICE, scope=scope, only=ONE).limit_role(role, ONE) is min(role, most)
+        assert Caller(account=ALICE, scope=scope, only=ONE).limit_role(role, OTHER) is None
+        assert Caller(account=ALICE, scope=scope, only=ONE).limit_role(role, None) is None
+    assert Caller(account=ALICE, scope=scope).limit_role(None, ONE) is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from odf_testing.builders import a_chain, a_seed
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
-from odf_sync.repositories.pack_format import framed
+from odf_sync.repositories.pack_format import frame_block
 from odf_sync.transfer import remote_blocks
 from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlocks
 
@@ -98,24 +98,24 @@ def test_blocks_of_an_earlier_attempt_are_not_fetched_again_and_truncated_ones_a
     before = spool(There(), file)
     for name in (LAST, THIRD):
         before.read(name)
-    assert file.getvalue() == framed(RAW[LAST]) + framed(RAW[THIRD])
+    assert file.getvalue() == frame_block(RAW[LAST]) + frame_block(RAW[THIRD])
     file.truncate(len(file.getvalue()) - 1)
 
     there = There()
     blocks = spool(there, file)
-    assert file.getvalue() == framed(RAW[LAST])
+    assert file.getvalue() == frame_block(RAW[LAST])
     assert [blocks.read(name) for name in (LAST, THIRD)] == [RAW[LAST], RAW[THIRD]]
     assert there.asked == [("pack", THIRD), ("block", THIRD)]
-    assert file.getvalue() == framed(RAW[LAST]) + framed(RAW[THIRD])
+    assert file.getvalue() == frame_block(RAW[LAST]) + frame_block(RAW[THIRD])
 
 
 def test_the_first_requested_names_are_known_in_that_order() -> None:
     blocks = spool(There([RAW[LAST], RAW[THIRD], RAW[SECOND]]))
     for name in (LAST, THIRD, LAST, SECOND):
         blocks.read(name)
-    assert blocks.fetched(2) == (LAST, THIRD)
-    assert blocks.fetched(9) == (LAST, THIRD, SECOND)
-    assert blocks.fetched(0) == ()
+    assert blocks.fetched_names(2) == (LAST, THIRD)
+    assert blocks.fetched_names(9) == (LAST, THIRD, SECOND)
+    assert blocks.fetched_names(0) == ()
 
 
 def test_a_spool_has_limits_of_bytes_and_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_a_block_that_the_disk_does_not_take_is_not_kept() -> None:
         blocks.read(LAST)
     file.is_full = False
     assert blocks.read(LAST) == RAW[LAST]
-    assert file.getvalue() == framed(RAW[LAST])
+    assert file.getvalue() == frame_block(RAW[LAST])
 
 
 def test_remote_blocks_are_a_sequence_of_decoded_blocks() -> None:

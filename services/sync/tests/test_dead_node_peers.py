@@ -17,7 +17,7 @@ from odf_common.proto.odf.node.v1.push_pb2 import PushRequest as PushRequestOfIn
 from odf_common.proto.odf.node.v1.push_pb2 import PushTarget
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushServicer, add_PushServicer_to_server
 from odf_sync.http.ingest_client import SHORT_CALL_SECONDS, IngestClient, PushRefused
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
 
@@ -133,7 +133,7 @@ def test_an_exchange_with_a_node_that_has_gone_ends(
 
         def exchange() -> None:
             try:
-                with connected(f"http://{hole.address}/push", PUSH, {}) as connection:
+                with connect(f"http://{hole.address}/push", PUSH, {}) as connection:
                     breaks(connection, server, hole)
                     connection.expect(PushAccepted)
             except Unavailable as error:

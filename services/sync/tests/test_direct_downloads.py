@@ -19,7 +19,7 @@ from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
 from odf_sync.http.smart_protocol.serve_pull import PullSource, _download, large_lists
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.messages import DownloadsReply, Message, ObjectFile, ObjectType, TransferUrl
 
 
@@ -65,10 +65,10 @@ def test_objects_come_from_the_bucket_by_an_exchange_if_it_is_so_configured(
 
     def connecting(*arguments: object) -> object:
         opened.append(arguments[0])
-        return connected(*arguments)  # type: ignore[arg-type]
+        return connect(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ObjectDownloads, "answer", noting)
-    monkeypatch.setattr(smart_dataset, "connected", connecting)
+    monkeypatch.setattr(smart_dataset, "connect", connecting)
     with there.served() as base:
         *_, last = here.pull(f"odf+{base}/cities", "cities")
 

@@ -22,7 +22,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Account, Action, Caller, Scope, Visibility
 from odf_sync.http.authorization import Authorizer, HttpRefusal
-from odf_sync.http.endpoints import Endpoint, _handled, application, dataset_of
+from odf_sync.http.endpoints import Endpoint, _handle, application, dataset_of
 
 ELSEWHERE = {"X-Forwarded-For": "192.0.2.1"}
 
@@ -203,5 +203,5 @@ def test_a_started_response_is_followed_by_no_second_one(tmp_path: Path) -> None
     transport = Transport()
     request = SimpleNamespace(path="/x", writer=SimpleNamespace(output_size=9), transport=transport)
     with pytest.raises(ConnectionResetError):
-        asyncio.run(_handled(cast("web.Request", request), fail))
+        asyncio.run(_handle(cast("web.Request", request), fail))
     assert transport.is_cut

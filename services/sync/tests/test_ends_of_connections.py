@@ -12,7 +12,7 @@ from odf_testing.http import running
 from odf_common.errors import Unavailable
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart.channel import Channel, PeerClosed, _TextFrames
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PULL, PUSH, End, Side
 
 
@@ -56,8 +56,8 @@ def test_a_message_that_is_awaited_at_the_end_is_abandoned_silently(
     assert caplog.records == []
 
 
-def connect(url: str) -> None:
-    with connected(url, PUSH, {"Authorization": "Bearer secret"}):
+def open_and_close(url: str) -> None:
+    with connect(url, PUSH, {"Authorization": "Bearer secret"}):
         pass
 
 
@@ -71,13 +71,13 @@ def test_a_redirect_is_not_followed_and_its_target_gets_no_token() -> None:
     app = web.Application()
     app.router.add_get("/{path:.*}", ask)
     with running(app) as base, pytest.raises(Unavailable, match="redirects"):
-        connect(f"{base}/push")
+        open_and_close(f"{base}/push")
     assert asked == ["/push"]
 
 
 def test_a_missing_server_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/push"):
-        connect("http://127.0.0.1:1/push")
+        open_and_close("http://127.0.0.1:1/push")
 
 
 @pytest.mark.parametrize(

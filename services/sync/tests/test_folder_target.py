@@ -59,7 +59,7 @@ def test_the_head_is_compared_and_moved_while_no_other_push_moves_it(
     target, write = FolderTarget((tmp_path / "cities").as_uri()), durable.write
 
     def write_alone(file: Path, content: bytes) -> None:
-        with pytest.raises(durable.LockHeld), durable.locked(tmp_path / "cities" / LOCK, wait_seconds=0):
+        with pytest.raises(durable.LockHeld), durable.lock_file(tmp_path / "cities" / LOCK, wait_seconds=0):
             pass
         write(file, content)
 

@@ -323,7 +323,7 @@ def test_a_body_that_arrives_in_slow_single_bytes_times_out(
 
 
 def test_too_many_uploads_get_retry_after(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shares, "taken", lambda *_: nullcontext(enter_result=False))
+    monkeypatch.setattr(Shares, "acquire", lambda *_: nullcontext(enter_result=False))
     status, _, headers = here.ask("POST", "/orders/ingest", b"x")
     assert (status, headers["Retry-After"]) == (503, "1")
 

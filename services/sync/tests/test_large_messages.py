@@ -24,7 +24,7 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import channel
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connected
+from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.large_messages import (
     MAX_MESSAGE_BYTES,
@@ -122,7 +122,7 @@ def test_pushes_of_many_callers_wait_for_each_other_and_are_held_in_files(server
     plan, archive = blocks_of_a_push()
 
     def push(number: int) -> None:
-        with connected(f"{server.url}/new-{number}/push", PUSH, {}) as connection:
+        with connect(f"{server.url}/new-{number}/push", PUSH, {}) as connection:
             connection.send(a_request(plan))
             connection.expect(PushAccepted)
             send_blocks(connection, archive)
@@ -152,7 +152,7 @@ def test_a_push_of_more_blocks_than_a_message_could_have_uncompressed_is_held_in
     write_archive(blocks, out)
     plan = TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
     before = server.forget_peak()
-    with connected(f"{server.url}/long/push", PUSH, {}) as connection:
+    with connect(f"{server.url}/long/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
         connection.expect(PushAccepted)
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=len(blocks), payload=out.getvalue())))
@@ -163,7 +163,7 @@ def test_a_push_of_more_blocks_than_a_message_could_have_uncompressed_is_held_in
 def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: Server) -> None:
     _, archive = blocks_of_a_push()
     before = server.forget_peak()
-    with connected(f"{server.url}/liar/push", PUSH, {}) as connection:
+    with connect(f"{server.url}/liar/push", PUSH, {}) as connection:
         connection.send(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=100)))
         connection.expect(PushAccepted)
         with pytest.raises(PeerClosed):
@@ -178,7 +178,7 @@ def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(serv
         sock.sendall(frame_header(MAX_MESSAGE_BYTES + 1))
         assert int.from_bytes(sock.recv(1000)[2:4]) == MESSAGE_TOO_BIG
     before = server.forget_peak()
-    with connected(f"{server.url}/uploaded/push", PUSH, {}) as connection:
+    with connect(f"{server.url}/uploaded/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
         connection.expect(PushAccepted)
         name = physical_hash_of(archive)
@@ -197,7 +197,7 @@ def pushed_block(server: Server, name: str) -> Iterator[Connection]:
     first = a_chain(a_seed(dataset=a_dataset(name))).blocks[0]
     out = BytesIO()
     write_archive([(first.hash, first.raw)], out)
-    with connected(f"{server.url}/{name}/push", PUSH, {}) as connection:
+    with connect(f"{server.url}/{name}/push", PUSH, {}) as connection:
         connection.send(a_request(TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
         connection.expect(PushAccepted)
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
@@ -271,7 +271,7 @@ def frame_header(length: int) -> bytes:
 def test_a_client_that_sends_no_blocks_soon_makes_room_for_others(impatient: Server) -> None:
     plan, archive = blocks_of_a_push()
     with accepted_push(impatient, "silent") as silent:
-        with connected(f"{impatient.url}/waiting/push", PUSH, {}) as connection:
+        with connect(f"{impatient.url}/waiting/push", PUSH, {}) as connection:
             connection.send(a_request(plan))
             connection.expect(PushAccepted)
             send_blocks(connection, archive)
@@ -307,7 +307,7 @@ def test_a_client_that_sends_too_slowly_on_average_is_not_awaited(impatient: Ser
 def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) -> None:
     plan, archive = blocks_of_a_push()
     name = physical_hash_of(archive)
-    with connected(f"{impatient.url}/archived/push", PUSH, {}) as connection:
+    with connect(f"{impatient.url}/archived/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
         connection.expect(PushAccepted)
         with closing(
@@ -327,7 +327,7 @@ def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) 
 
 def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     before = server.forget_peak()
-    with connected(f"{server.url}/cities/pull", PULL, {}) as connection:
+    with connect(f"{server.url}/cities/pull", PULL, {}) as connection:
         connection.send(PullRequest(force_update_if_diverged=False))
         plan = connection.expect(PullAccepted).transfer_plan
         connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES))
@@ -341,7 +341,7 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
 @contextmanager
 def pulled_blocks(server: Server) -> Iterator[Connection]:
     """Yield the connection of a client that has all blocks, and lists objects next."""
-    with connected(f"{server.url}/towns/pull", PULL, {}) as connection:
+    with connect(f"{server.url}/towns/pull", PULL, {}) as connection:
         connection.send(PullRequest(force_update_if_diverged=False))
         connection.expect(PullAccepted)
         connection.send(MetadataRequest())

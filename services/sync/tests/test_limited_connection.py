@@ -11,7 +11,7 @@ from odf_testing.builders import a_hash
 from odf_testing.http import running
 
 from odf_common.errors import InvalidInput
-from odf_sync.smart.connection import connected, received_blocks
+from odf_sync.smart.connection import connect, received_blocks
 from odf_sync.smart.exchange import PULL, PUSH, ProtocolViolated
 from odf_sync.smart.large_messages import SMALL_BYTES, message_bytes
 from odf_sync.smart.limited_connection import LISTED_BYTES, LimitedConnection, answer_bytes
@@ -78,7 +78,7 @@ class Server:
 
 def test_the_blocks_of_a_pull_are_no_longer_than_its_plan_allows() -> None:
     server = Server((ACCEPTED, 0), (BLOCKS, 200 * MIB))
-    with running(server.app) as base, connected(f"{base}/pull", PULL, {}) as connection:
+    with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
         connection.expect(PullAccepted)
         with pytest.raises(ProtocolViolated, match="more than 8388608 bytes"):
@@ -89,7 +89,7 @@ def test_the_blocks_of_a_pull_are_no_longer_than_its_plan_allows() -> None:
 def test_the_blocks_of_a_pull_may_be_as_long_as_its_plan_allows() -> None:
     plan = TransferPlan(num_blocks=1, bytes_in_raw_blocks=3 * MIB)
     server = Server((encode(PullAccepted(transfer_plan=plan)), 0), (BLOCKS, message_bytes(plan)))
-    with running(server.app) as base, connected(f"{base}/pull", PULL, {}) as connection:
+    with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
         planned = connection.expect(PullAccepted).transfer_plan
         with pytest.raises(InvalidInput, match="0 blocks, but 1 announced"):
@@ -100,7 +100,7 @@ def test_the_blocks_of_a_pull_may_be_as_long_as_its_plan_allows() -> None:
 def test_before_blocks_only_small_messages_are_taken(*, is_push: bool) -> None:
     server = Server((encode(PushAccepted()) if is_push else ACCEPTED, 200 * MIB))
     table, kind = (PUSH, PushAccepted) if is_push else (PULL, PullAccepted)
-    with running(server.app) as base, connected(f"{base}/x", table, {}) as connection:
+    with running(server.app) as base, connect(f"{base}/x", table, {}) as connection:
         connection.send(a_push() if is_push else PULLING)
         with pytest.raises(ProtocolViolated, match=f"more than {SMALL_BYTES} bytes"):
             connection.expect(kind)
@@ -122,7 +122,7 @@ def test_where_objects_are_may_take_more_bytes_the_more_objects_were_listed(
     reply = encode(DownloadsReply(object_transfer_strategies=()))
     server = Server((ACCEPTED, 0), (BLOCKS, 0), (reply, blanks))
     files = (FILE,) * (8 * MIB // LISTED_BYTES)
-    with running(server.app) as base, connected(f"{base}/pull", PULL, {}) as connection:
+    with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
         connection.expect(PullAccepted)
         with pytest.raises(InvalidInput, match="0 blocks, but 1 announced"):

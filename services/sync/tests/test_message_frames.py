@@ -29,7 +29,7 @@ from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart import channel, large_messages, ranges
 from odf_sync.smart.archive import write_archive
-from odf_sync.smart.connection import connected
+from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
@@ -220,7 +220,7 @@ def test_a_client_sends_long_messages_in_valid_frames(size: int) -> None:
         assert 0 < min(reader.frames) <= max(reader.frames) <= channel.FRAME_BYTES
         reader.send(encode(BlocksAccepted()).encode())
 
-    with strict_server(serve) as url, connected(f"{url}/push", PUSH, {}) as connection:
+    with strict_server(serve) as url, connect(f"{url}/push", PUSH, {}) as connection:
         connection.send(REQUEST)
         connection.expect(PushAccepted)
         connection.send(message)
@@ -235,7 +235,7 @@ def test_a_client_sends_nothing_of_a_message_that_is_too_long() -> None:
             reader.message()
         assert not reader.frames, "the next frame closes"
 
-    with strict_server(serve) as url, connected(f"{url}/push", PUSH, {}) as connection:
+    with strict_server(serve) as url, connect(f"{url}/push", PUSH, {}) as connection:
         connection.send(REQUEST)
         connection.expect(PushAccepted)
         with pytest.raises(InvalidInput, match=f"{MESSAGE_BYTES + 1} bytes; others take"):
@@ -299,7 +299,7 @@ def test_objects_of_blocks_that_the_client_has_may_be_listed_too(
     before = node.head("cities")
     node.coordinator.push("cities", "Bern", minute=1)
     monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 0)
-    with node.served() as url, connected(f"{url}/cities/pull", PULL, {}) as connection:
+    with node.served() as url, connect(f"{url}/cities/pull", PULL, {}) as connection:
         connection.send(PullRequest(begin_after=before, force_update_if_diverged=False))
         assert connection.expect(PullAccepted).transfer_plan.num_objects == 1
         connection.send(MetadataRequest())

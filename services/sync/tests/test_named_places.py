@@ -18,7 +18,7 @@ from odf_common.identity.dataset_refs import Name
 from odf_sync.repositories import http_dataset as http_repository
 from odf_sync.repositories.locate import Location, locate
 from odf_sync.repositories.smart_dataset import NotPushable, plain_url
-from odf_sync.transfer.aliases import AliasChange, change, listed
+from odf_sync.transfer.aliases import AliasChange, change, list_aliases
 
 CITIES = a_chain(a_seed())
 ID = CITIES.state.dataset_id
@@ -172,7 +172,7 @@ def datasets() -> NodeDatasets:
 
 
 def names(datasets: NodeDatasets, *refs: str, recursive: bool = False) -> list[str]:
-    return [entry.alias for entry, _ in listed(datasets, refs, recursive=recursive)]
+    return [entry.alias for entry, _ in list_aliases(datasets, refs, recursive=recursive)]
 
 
 def test_datasets_with_aliases_are_listed_by_name_id_and_pattern(
@@ -193,9 +193,9 @@ def test_the_aliases_of_no_dataset_are_not_found(
     datasets: NodeDatasets, ref: str, error: type[OdfError]
 ) -> None:
     for known in ("cities", str(ID), "nothing.%"):
-        listed(datasets, [known], recursive=False, is_strict=True)
+        list_aliases(datasets, [known], recursive=False, is_strict=True)
     with pytest.raises(error):
-        listed(datasets, ["cities", ref], recursive=False, is_strict=True)
+        list_aliases(datasets, ["cities", ref], recursive=False, is_strict=True)
 
 
 def test_inputs_are_listed_first_on_request(datasets: NodeDatasets, known: LocalRepositories) -> None:
@@ -276,7 +276,7 @@ def test_a_password_in_an_alias_that_was_stored_earlier_is_not_listed(
 ) -> None:
     earlier = RemoteAliases(pull=("http://joe:secret@h/x?y=1@2", URL), push=("s3://key:secret@bucket/x",))
     change_aliases(datasets.blobs, ID, lambda _: earlier)
-    ((_, found),) = listed(datasets, ["cities"], recursive=False)
+    ((_, found),) = list_aliases(datasets, ["cities"], recursive=False)
     assert found == RemoteAliases(pull=("http://***@h/x?y=1@2", URL), push=("s3://***@bucket/x",))
     _, found = change(datasets, known, "cities", AliasChange(delete_pull=(deleted,)))
     assert found == RemoteAliases(pull=(URL,), push=("s3://***@bucket/x",))

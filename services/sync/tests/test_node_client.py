@@ -23,9 +23,9 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus
-from odf_sync.repositories.node_client import NodeClient, _redirected
+from odf_sync.repositories.node_client import NodeClient, _redirect_target
 from odf_sync.repositories.smart_dataset import SmartDataset
-from odf_sync.smart.connection import connected
+from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
 from odf_sync.transfer.push.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
@@ -127,12 +127,12 @@ def test_redirects_are_limited_and_stay_encrypted(server: Server) -> None:
     with pytest.raises(Unavailable, match="more than 3 redirects"):
         HttpDataset(server.url).get("a")
     with pytest.raises(InvalidInput, match="from https to http"):
-        _redirected("https://example.org/a", "http://example.org/a")
+        _redirect_target("https://example.org/a", "http://example.org/a")
     for url, target in (("https://a.org/a", "https://b.org/"), ("http://a.org/a", "https://a.org/b")):
-        assert _redirected(url, target) == target
+        assert _redirect_target(url, target) == target
     for target in ("ftp://example.org", "file:///etc/passwd", "http://[::1"):
         with pytest.raises(InvalidInput, match=r"expected a URL of http or https|is not a URL"):
-            _redirected("http://example.org/a", target)
+            _redirect_target("http://example.org/a", target)
 
 
 def test_a_given_url_gets_the_given_headers_but_no_token(server: Server, other: Server) -> None:
@@ -304,7 +304,7 @@ def test_a_smart_transfer_is_not_redirected(server: Server, other: Server) -> No
     server.redirects["/pull"] = f"{other.url}/pull"
     with (
         pytest.raises(Unavailable, match="redirects"),
-        connected(f"{server.url}/pull", PULL, {"Authorization": TOKEN}),
+        connect(f"{server.url}/pull", PULL, {"Authorization": TOKEN}),
     ):
         pass
     assert other.tokens == []

@@ -25,7 +25,7 @@ from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol import block_packs
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import remote_dataset
-from odf_sync.repositories.pack_format import blocks_in, framed
+from odf_sync.repositories.pack_format import blocks_in, frame_block
 from odf_sync.transfer.compare import missing_blocks
 
 CHAIN = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(99)))
@@ -152,11 +152,11 @@ def test_single_blocks_are_requested_from_a_server_that_does_not_announce_packs(
     [
         b"",
         b"\0\0",
-        framed(RAW[5]),
-        framed(RAW[-1])[:-1],
+        frame_block(RAW[5]),
+        frame_block(RAW[-1])[:-1],
         b"\xff" * 100,
-        framed(RAW[-1]) + framed(RAW[3]),
-        framed(b""),
+        frame_block(RAW[-1]) + frame_block(RAW[3]),
+        frame_block(b""),
     ],
     ids=["empty", "cut length", "other block", "cut block", "huge block", "other second block", "no bytes"],
 )
@@ -208,14 +208,14 @@ def test_a_pack_of_an_unknown_block_does_not_exist(node: Served) -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 1000, 10**6])
 def test_packs_are_read_in_chunks_of_any_size(size: int) -> None:
-    whole = b"".join(framed(raw) for raw in RAW)
+    whole = b"".join(frame_block(raw) for raw in RAW)
     chunks = (whole[at : at + size] for at in range(0, len(whole), size))
     assert list(blocks_in(chunks, most=10**6)) == RAW
 
 
 def test_a_pack_with_too_long_a_block_is_refused_before_that_arrives() -> None:
     with pytest.raises(InvalidInput, match="at most 10"):
-        next(blocks_in([framed(b"x" * 11)[:5]], most=10))
+        next(blocks_in([frame_block(b"x" * 11)[:5]], most=10))
 
 
 def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_requests_the_rest(
@@ -230,7 +230,7 @@ def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_requests_
 
 def test_a_pack_is_sent_in_pieces(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be larger than what a server should buffer in memory for each client."""
-    frames = [framed(raw) for raw in RAW[::-1]]
+    frames = [frame_block(raw) for raw in RAW[::-1]]
     monkeypatch.setattr(block_packs, "PIECE_BYTES", len(frames[0] + frames[1]))
     answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)
     pieces = list(answer.read_chunked())

@@ -31,9 +31,9 @@ from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.http.smart_protocol import serve_pull
 from odf_sync.http.smart_protocol.serve_pull import PullSource, large_lists
-from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpacked
+from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpack
 from odf_sync.smart.archive import write_archive
-from odf_sync.smart.connection import connected
+from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import (
@@ -117,18 +117,18 @@ def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: Objec
 @pytest.mark.parametrize(("count", "planned"), [(1, 0), (1, 2), (2, 1)])
 def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
-        _unpacked(
+        _unpack(
             MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), TransferPlan(num_blocks=planned)
         )
 
 
 def test_a_push_of_no_blocks_brings_none() -> None:
-    with _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), TransferPlan()) as blocks:
+    with _unpack(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), TransferPlan()) as blocks:
         assert dict(blocks) == {}
     packed = BytesIO()
     write_archive([(a_hash("block"), b"block")], packed)
     with pytest.raises(InvalidInput, match="more than the 0 blocks announced"):
-        _unpacked(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), TransferPlan())
+        _unpack(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), TransferPlan())
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_one_archive_is_accepted_per_push_in_progress(node: SyncNode) -> None:
     )
     with node.served() as base:
         assert send(base, "a") == 404
-        with connected(f"{base}/Cities/push", PUSH, {}) as connection:
+        with connect(f"{base}/Cities/push", PUSH, {}) as connection:
             connection.send(asked)
             connection.expect(PushAccepted)
             question = {"Content-Range": "bytes */100"}
@@ -233,7 +233,7 @@ def test_a_client_gets_the_stored_objects_and_the_received_bytes_of_others(node:
     target = a_target(node, entry=entry)
     names = here, begun, new = tuple(physical_hash_of(content) for content in (CONTENT, b"begun", b"new"))
     node.blobs.put(entry.dataset_id, ObjectKind.DATA, here, CONTENT)
-    with own_partial_file(target.kept(begun).parent, target.kept(begun).name) as file:
+    with own_partial_file(target.stored_path(begun).parent, target.stored_path(begun).name) as file:
         assert file is not None
         file.write(b"beg")
     files = tuple(ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=7) for name in names)
@@ -249,7 +249,7 @@ def test_a_client_gets_the_stored_objects_and_the_received_bytes_of_others(node:
 
 def test_the_bytes_of_archives_are_those_that_have_arrived_for_a_name(node: SyncNode) -> None:
     target = a_target(node, entry=None)
-    begun, other = target.kept(a_hash("a")), target.kept(a_hash("b"))
+    begun, other = target.stored_path(a_hash("a")), target.stored_path(a_hash("b"))
     begun.parent.mkdir(parents=True)
     for file in (begun, other):
         file.write_bytes(b"beg")

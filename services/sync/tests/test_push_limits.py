@@ -26,7 +26,7 @@ from odf_sync.http.smart_protocol.serve_push import held_bytes
 from odf_sync.smart import large_messages
 from odf_sync.smart.archive import ARCHIVED_BLOCK_LIMIT, PUSHED_BYTES_LIMIT, write_archive
 from odf_sync.smart.channel import Channel
-from odf_sync.smart.connection import Connection, connected, received_blocks
+from odf_sync.smart.connection import Connection, connect, received_blocks
 from odf_sync.smart.exchange import PUSH, TransferRefused
 from odf_sync.smart.large_messages import LargeMessages, expect_in_pace
 from odf_sync.smart.messages import (
@@ -78,7 +78,7 @@ def plan_of(blocks: Blocks) -> TransferPlan:
 
 @contextmanager
 def announced(url: str, name: str, plan: TransferPlan) -> Iterator[Connection]:
-    with connected(f"{url}/{name}/push", PUSH, {}) as connection:
+    with connect(f"{url}/{name}/push", PUSH, {}) as connection:
         connection.send(
             PushRequest(
                 transfer_plan=plan,

@@ -10,7 +10,7 @@ from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.ports.clock import Backoff
 from odf_sync.access.sent_tokens import AccessForbidden, LoginRequired, authorization
 from odf_sync.smart import connection as smart_connection
-from odf_sync.smart.connection import connected
+from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PUSH
 
 TOKEN = authorization("a token")
@@ -40,7 +40,7 @@ def test_an_upgrade_that_is_refused_says_why(
 
     app = web.Application()
     app.router.add_get("/push", refuse)
-    with running(app) as base, pytest.raises(error) as caught, connected(f"{base}/push", PUSH, headers):
+    with running(app) as base, pytest.raises(error) as caught, connect(f"{base}/push", PUSH, headers):
         pass
     assert type(caught.value) is error
     assert text in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_server_that_is_busy_is_asked_again_when_it_says(
     monkeypatch.setattr(smart_connection, "BUSY_BACKOFF", Backoff(first=0.01, most=0.01))
     app = web.Application()
     app.router.add_get("/push", serve)
-    with running(app) as base, connected(f"{base}/push", PUSH, {}):
+    with running(app) as base, connect(f"{base}/push", PUSH, {}):
         pass
     assert len(asked) == 2
     assert 0.25 < asked[1] - asked[0] < 4

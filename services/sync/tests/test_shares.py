@@ -59,19 +59,19 @@ def test_a_trusted_proxy_says_which_client_it_has_a_request_from(
 
 def test_no_caller_has_more_than_its_share_and_all_together_no_more_than_the_total() -> None:
     shares = Shares(most=3, of_caller=2)
-    with shares.taken("ann") as first, shares.taken("ann") as second:
+    with shares.acquire("ann") as first, shares.acquire("ann") as second:
         assert first
         assert second
-        with shares.taken("ann") as third:
+        with shares.acquire("ann") as third:
             assert not third
-        with shares.taken("bob") as of_bob, shares.taken("carl") as of_carl:
+        with shares.acquire("bob") as of_bob, shares.acquire("carl") as of_carl:
             assert of_bob
             assert not of_carl
-        with shares.taken("carl") as later:
+        with shares.acquire("carl") as later:
             assert later
-    with suppress(ValueError), shares.taken("ann"), shares.taken("ann"):
+    with suppress(ValueError), shares.acquire("ann"), shares.acquire("ann"):
         raise ValueError
-    with shares.taken("ann") as first, shares.taken("ann") as second:
+    with shares.acquire("ann") as first, shares.acquire("ann") as second:
         assert first
         assert second
 
@@ -101,7 +101,7 @@ def test_a_body_has_an_end_at_any_pace() -> None:
 def test_bodies_have_a_separate_pace_and_shares() -> None:
     with ExitStack() as taken:
         found = [
-            taken.enter_context(shares.taken("ann")) for shares in [shares_of_bodies()] for _ in range(33)
+            taken.enter_context(shares.acquire("ann")) for shares in [shares_of_bodies()] for _ in range(33)
         ]
     assert found == [True] * 32 + [False]
     pace = pace_of_body()

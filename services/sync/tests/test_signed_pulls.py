@@ -28,7 +28,7 @@ from odf_sync.http.endpoints import application
 from odf_sync.http.simple_protocol import block_packs
 from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
 from odf_sync.repositories import http_dataset, remote_dataset
-from odf_sync.repositories.pack_format import framed
+from odf_sync.repositories.pack_format import frame_block
 from odf_sync.transfer.block_signatures import SignatureRefused, fetched_signatures
 from odf_sync.transfer.compare import missing_blocks
 
@@ -111,7 +111,7 @@ def test_of_new_blocks_only_their_signatures_are_sent() -> None:
         path = f"signature-packs/{NAMES[0]}?after={NAMES[3]}"
         assert node.asked == ["refs/head", path]
         assert urllib3.request("GET", f"{node.url}/{path}").data == b"".join(
-            framed(SIGNATURES[name]) for name in NAMES[:3]
+            frame_block(SIGNATURES[name]) for name in NAMES[:3]
         )
 
 
@@ -174,7 +174,7 @@ def test_a_block_that_the_server_lost_ends_its_pack() -> None:
 )
 def test_an_invalid_signature_of_a_block_is_refused_and_named(content: bytes, why: str) -> None:
     with served() as node:
-        node.answer = packs_with(framed(content))
+        node.answer = packs_with(frame_block(content))
         with pytest.raises(SignatureRefused, match=why) as refused:
             node.pull()
         assert (refused.value.block, refused.value.repository) == (str(NAMES[0]), node.url)
@@ -182,7 +182,7 @@ def test_an_invalid_signature_of_a_block_is_refused_and_named(content: bytes, wh
 
 def test_a_pack_that_ends_within_a_signature_is_refused() -> None:
     with served() as node:
-        node.answer = packs_with(framed(SIGNATURES[NAMES[0]]) + framed(SIGNATURES[NAMES[1]])[:-1])
+        node.answer = packs_with(frame_block(SIGNATURES[NAMES[0]]) + frame_block(SIGNATURES[NAMES[1]])[:-1])
         with pytest.raises(SignatureRefused) as refused:
             node.pull()
         assert refused.value.block == str(NAMES[1])
@@ -190,7 +190,7 @@ def test_a_pack_that_ends_within_a_signature_is_refused() -> None:
 
 def test_signatures_of_blocks_that_were_not_requested_are_not_stored() -> None:
     with served() as node:
-        node.answer = packs_with(framed(SIGNATURES[NAMES[0]]) * 2)
+        node.answer = packs_with(frame_block(SIGNATURES[NAMES[0]]) * 2)
         assert node.pull(1) == {NAMES[0]: SIGNATURES[NAMES[0]]}
         with pytest.raises(SignatureRefused, match=str(NAMES[1])):
             node.pull(2)
@@ -201,7 +201,7 @@ async def cut(request: web.Request, after: int) -> web.StreamResponse:
     first = NAMES.index(Multihash.parse(request.path.rpartition("/")[2]))
     response = web.StreamResponse()
     await response.prepare(request)
-    content = b"".join(framed(SIGNATURES[name]) for name in NAMES[first : first + after])
+    content = b"".join(frame_block(SIGNATURES[name]) for name in NAMES[first : first + after])
     await response.write(content + b"\0\0")
     assert request.transport is not None
     request.transport.close()

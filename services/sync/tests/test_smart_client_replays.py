@@ -36,7 +36,7 @@ from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.access.sent_tokens import AccessDenied, authorization
 from odf_sync.repositories.http_dataset import READ_RETRY, READ_TIMEOUT, HttpDataset
 from odf_sync.repositories.node_client import NodeClient
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefused
 from odf_sync.smart.exchange import Side as EndSide
 from odf_sync.smart.message_json import encode
@@ -266,7 +266,7 @@ class _Ours:
             case "client", "ws-open":
                 table = PUSH if line["path"].endswith("/push") else PULL
                 self.theirs[conn] = End(side=EndSide.SERVER, table=table)
-                opened = connected(self.base + line["path"], table, authorization(token_in([line])))
+                opened = connect(self.base + line["path"], table, authorization(token_in([line])))
                 self.connections[conn] = self.stack.enter_context(opened)
             case "client", "ws-text":
                 said = self.theirs[conn].receive(line["body"].replace(RECORDED_HOST, self.base))

@@ -20,7 +20,7 @@ from odf_common.service.settings import Settings
 from odf_sync.http.smart_protocol import routes, serve_pull
 from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
-from odf_sync.smart.connection import Connection, connected
+from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH, End, ProtocolViolated, Side, TransferRefused
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
@@ -85,7 +85,7 @@ class SlowServer:
 def test_the_servers_close_frame_is_awaited_also_if_no_message_came_in_time() -> None:
     """A client that leaves before may be treated as lost, although its push is complete."""
     server = SlowServer()
-    with running(server.app()) as base, connected(f"{base}/push", PUSH, {}) as connection:
+    with running(server.app()) as base, connect(f"{base}/push", PUSH, {}) as connection:
         assert connection.poll(0.01) is None
         assert connection.poll(0.01) is None
         connection.close(b"done")
@@ -116,7 +116,7 @@ def test_a_connection_that_the_server_never_closes_is_abandoned(
     app.router.add_get("/push", ping)
     with running(app) as base:
         begun = time.monotonic()
-        with connected(f"{base}/push", PUSH, {}) as connection:
+        with connect(f"{base}/push", PUSH, {}) as connection:
             if is_asked:
                 assert connection.poll(0.01) is None
             connection.close(b"done")
@@ -278,7 +278,7 @@ BROKEN: Final = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message=
 
 
 def test_a_late_progress_request_is_ignored_and_an_error_instead_of_the_confirmation_is_a_refusal() -> None:
-    with running(TruncatedServer().app) as base, connected(f"{base}/push", PUSH, {}) as connection:
+    with running(TruncatedServer().app) as base, connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(NOTHING)
         connection.expect(PushAccepted)
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
@@ -329,7 +329,7 @@ def test_what_ends_an_exchange_during_uploads_is_the_error_of_the_push(
     failure: dict[str, str], error: type[OdfError], text: str
 ) -> None:
     server = FailingServer(**failure)
-    with running(server.app) as base, connected(f"{base}/push", PUSH, {}) as connection:
+    with running(server.app) as base, connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(NOTHING)
         connection.expect(PushAccepted)
         connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
@@ -363,7 +363,7 @@ def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
     )
     with (
         SyncNode(tmp_path / "there").served() as base,
-        connected(f"{base}/cities/push", PUSH, {}) as connection,
+        connect(f"{base}/cities/push", PUSH, {}) as connection,
     ):
         connection.send(wanted)
         connection.expect(PushAccepted)
@@ -399,7 +399,7 @@ def test_the_close_of_the_other_side_is_awaited_whatever_arrives_before(
 ) -> None:
     channel = Channel(cast("Any", Frames(*frames)), End(side=Side.SERVER, table=PUSH))
     with pytest.raises(PeerClosed) as closed:
-        asyncio.run(channel.closed(5.0))
+        asyncio.run(channel.await_close(5.0))
     assert (closed.value.close_code, closed.value.reason) == (code, reason)
 
 

@@ -14,7 +14,7 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.http.smart_protocol import serve_push
-from odf_sync.http.smart_protocol.serve_push import _unpacked
+from odf_sync.http.smart_protocol.serve_push import _unpack
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
 from odf_sync.smart.archive import ArchivedBlock
@@ -296,7 +296,7 @@ def test_spooled_blocks_are_as_received() -> None:
 def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
     batch = BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
     with pytest.raises(InvalidInput, match=f"archive {HEAD} was not sent"):
-        _unpacked(MemoryBlobStore(), batch, TransferPlan(num_blocks=1), tmp_path / "absent")
+        _unpack(MemoryBlobStore(), batch, TransferPlan(num_blocks=1), tmp_path / "absent")
 
 
 class Silent:
@@ -326,7 +326,7 @@ def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.M
     monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
     steady = Silent(None, RUNNING, None, RUNNING, None, UploadsComplete())
     arrived = iter([0, 0, 1, 1, 2, 2])
-    asyncio.run(serve_push._uploaded(cast("Any", steady), lambda: next(arrived)))
+    asyncio.run(serve_push._await_uploads(cast("Any", steady), lambda: next(arrived)))
     assert steady.questions == 3
 
 
@@ -336,8 +336,8 @@ def test_a_client_that_sends_no_object_is_disconnected(
 ) -> None:
     monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
     with pytest.raises(TimeoutError, match="no byte of an object arrived for 2 questions and answers"):
-        asyncio.run(serve_push._uploaded(cast("Any", Silent(*answers, UploadsComplete())), lambda: 7))
-    asyncio.run(serve_push._uploaded(cast("Any", Silent(answers[0], UploadsComplete())), lambda: 7))
+        asyncio.run(serve_push._await_uploads(cast("Any", Silent(*answers, UploadsComplete())), lambda: 7))
+    asyncio.run(serve_push._await_uploads(cast("Any", Silent(answers[0], UploadsComplete())), lambda: 7))
 
 
 LARGE = 2 * SMALL_BYTES

@@ -30,7 +30,7 @@ from odf_sync.http.head_watch import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 from odf_sync.smart.archive import write_archive
-from odf_sync.smart.connection import connected
+from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.messages import (
     VERSION,
@@ -261,7 +261,7 @@ def test_our_client_is_asked_to_retry_and_then_succeeds(
 def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None:
     assert node.head is not None
     base = f"http://{node.base}/cities"
-    with connected(f"{base}/pull", PULL, {}) as connection, stopped(server):
+    with connect(f"{base}/pull", PULL, {}) as connection, stopped(server):
         node.forget_copies()
         connection.send(PullRequest(force_update_if_diverged=False))
         with pytest.raises(TransferRefused, match="the node cannot reach its store"):
@@ -270,7 +270,7 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
     out = BytesIO()
     write_archive([(node.head, raw)], out)
     object_file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=physical_hash_of(NEW), size=1)
-    with connected(f"{base}/push", PUSH, {}) as connection:
+    with connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(
             PushRequest(
                 current_head=node.head,

@@ -29,7 +29,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.repositories.locate import name_in_repository
 from odf_sync.repositories.node_client import NodeClient
-from odf_sync.repositories.pack_format import blocks_in, framed
+from odf_sync.repositories.pack_format import blocks_in, frame_block
 from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
 from odf_sync.transfer.compare import ChainsDiverged
@@ -44,14 +44,14 @@ ID = a_dataset()
 
 @pytest.mark.parametrize("size", [1, 3, 4, 6, 8])
 def test_a_pack_that_ends_within_a_block_is_refused_after_the_complete_blocks(size: int) -> None:
-    found = blocks_in([framed(b"first") + framed(b"second")[:size]], most=10)
+    found = blocks_in([frame_block(b"first") + frame_block(b"second")[:size]], most=10)
     assert next(found) == b"first"
     with pytest.raises(InvalidInput, match="ends within an entry"):
         next(found)
 
 
 def test_a_block_of_a_pack_may_be_as_long_as_is_allowed() -> None:
-    assert list(blocks_in([framed(b"x" * 10), framed(b"")], most=10)) == [b"x" * 10, b""]
+    assert list(blocks_in([frame_block(b"x" * 10), frame_block(b"")], most=10)) == [b"x" * 10, b""]
     assert list(blocks_in([], most=10)) == []
 
 

@@ -78,10 +78,10 @@ def test_while_too_many_uploads_are_received_others_get_retry_after(
 
     async def ask() -> tuple[int, ...]:
         uploads = ObjectUploads()
-        with uploads._received.taken("ann"):
+        with uploads._received.acquire("ann"):
             of_ann = await uploads.receive(question, upload_of(tmp_path), "ann")
             of_bob = await uploads.receive(question, upload_of(tmp_path), "bob")
-            with uploads._received.taken("carl"):
+            with uploads._received.acquire("carl"):
                 of_dan = await uploads.receive(question, upload_of(tmp_path), "dan")
         free = await uploads.receive(question, upload_of(tmp_path), "ann")
         again = await uploads.receive(question, upload_of(tmp_path), "ann")

@@ -238,11 +238,11 @@ def test_a_webhook_of_deletions_waits_while_its_dataset_exists(home: Path) -> No
     deliveries = Deliveries(store, LocalCatalog(home), states, node_key=unused)
     hook = a_hook(HookEvent.GONE)
     store.add(hook)
-    assert deliveries.look(hook) == Look(hook=hook)
+    assert deliveries.next_delivery(hook) == Look(hook=hook)
     gone = replace(hook, delivery=Delivery().with_event(HookEvent.GONE, "", event_id="2"))
-    found = deliveries.look(gone)
+    found = deliveries.next_delivery(gone)
     assert found is not None
     assert (found.body, found.hook.delivery.is_pending) == (None, False)
     assert store.all() == (found.hook,)
     store.remove("1")
-    assert deliveries.look(gone) is None
+    assert deliveries.next_delivery(gone) is None

@@ -150,7 +150,7 @@ def test_a_pause_is_kept_up_to_the_longest_delay() -> None:
     delivery = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
     pauses = {0: 5_000, 1_000: 5_000, 60_000: 60_000, 10**12: LONGEST_RETRY_MS}
     for pause, delay in pauses.items():
-        assert delivery.failed(0, "status 503", spread=0, pause_ms=pause).next_ms == delay
+        assert delivery.after_failure(0, "status 503", spread=0, pause_ms=pause).next_ms == delay
 
 
 def test_only_the_newest_head_is_posted_to_a_receiver_that_has_recovered(
@@ -273,7 +273,7 @@ def test_delays_grow_to_an_hour() -> None:
     delivery = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
     delays = []
     for _ in range(2000):
-        delivery = delivery.failed(0, "x" * 1000, spread=0)
+        delivery = delivery.after_failure(0, "x" * 1000, spread=0)
         delays.append(delivery.next_ms)
     assert delays[:4] == [5_000, 10_000, 20_000, 40_000]
     assert delays[-1] == LONGEST_RETRY_MS
@@ -285,24 +285,24 @@ def test_delays_grow_to_an_hour() -> None:
 
 def test_delays_continue_to_grow_although_the_head_moves() -> None:
     first = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
-    failed = first.failed(0, "status 503", spread=0).failed(5_000, "status 503", spread=0)
+    failed = first.after_failure(0, "status 503", spread=0).after_failure(5_000, "status 503", spread=0)
     moved = failed.with_event(HookEvent.HEAD, "f1621", event_id="2")
     assert (moved.state, moved.failures, moved.next_ms) == (DeliveryState.RETRYING, 2, 15_000)
-    assert moved.failed(15_000, "status 503", spread=0).next_ms == 15_000 + 20_000
+    assert moved.after_failure(15_000, "status 503", spread=0).next_ms == 15_000 + 20_000
 
 
 def test_a_chain_that_could_not_be_read_is_read_again_without_a_notification(
     node: Node, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender_module, "CHAIN_CHECK_SECONDS", 0.05)
-    look, faults = Deliveries.look, [Unavailable(what="the disk"), Unavailable(what="the disk")]
+    look, faults = Deliveries.next_delivery, [Unavailable(what="the disk"), Unavailable(what="the disk")]
 
     def look_again(deliveries: Deliveries, hook: Webhook) -> Look | None:
         if faults:
             raise faults.pop()
         return look(deliveries, hook)
 
-    monkeypatch.setattr(Deliveries, "look", look_again)
+    monkeypatch.setattr(Deliveries, "next_delivery", look_again)
     node.add(receiver.url)
     (post,) = receiver.await_posts(1)
     assert post.facts["head"] == str(HEAD)
@@ -335,9 +335,9 @@ def test_receivers_that_fail_together_are_retried_up_to_a_fifth_earlier_or_later
 
 def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn() -> None:
     new = Delivery().with_event(HookEvent.HEAD, "f1620", event_id="1")
-    failed = new.failed(1_000, "status 503", spread=0).failed(9_000, "status 503", spread=0)
+    failed = new.after_failure(1_000, "status 503", spread=0).after_failure(9_000, "status 503", spread=0)
     assert (failed.failures, failed.error, failed.next_ms) == (2, "status 503", 19_000)
-    assert failed.delivered(7) == replace(new, is_pending=False, delivered_ms=7)
+    assert failed.after_success(7) == replace(new, is_pending=False, delivered_ms=7)
     assert failed.withdrawn() == replace(new, event_id="", is_pending=False)
     assert not failed.withdrawn().names(HookEvent.HEAD, "f1620")
 

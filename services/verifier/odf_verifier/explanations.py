@@ -100,8 +100,9 @@ def dropped_input(datasets: NodeDatasets, event: ExecuteTransform) -> str | None
 
 
 def input_not_on_node(datasets: NodeDatasets, keys: Path, stored: StoredTransform) -> str | None:
-    """Return how to get the first input that was never pulled, or not up to the block that was read; None without one.
+    """Return the command that gets the first input that was never pulled, or not up to the block that was read.
 
+    None without one.
     Lost blocks of the node's own datasets are damage.
     """
     query = stored.state.transform

@@ -16,7 +16,7 @@ from itertools import islice
 
 import pyarrow as pa
 
-from odf_common.adapters.local.faults import translated
+from odf_common.adapters.local.faults import translate_os_errors
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ChainBroken, iterate
@@ -208,7 +208,7 @@ def _check_slice(
 def _check_records(target: Target, link: Link, data: DataSlice, schema: pa.Schema | None) -> list[Problem]:
     name = data.physical_hash
     try:
-        with translated():
+        with translate_os_errors():
             file = target.reader.local_path(ObjectKind.DATA, name)
             # A limit of this machine's memory would be a verdict on the machine, not on the slice.
             table = read_foreign_slice(file, data.offset_interval.records)

@@ -126,7 +126,7 @@ class Replay:
             engine = query.transform.engine, query.transform.version
             if engine in skipped or query in skipped:
                 continue
-            problem = self._one(stored)
+            problem = self._replay_one(stored)
             kind = None if problem is None else problem.kind
             if kind is Damage.ENGINE_NOT_AVAILABLE:
                 skipped.add(engine)  # other transforms may be for the installed engine
@@ -148,7 +148,7 @@ class Replay:
             summary = _summary(problems, is_given_up=query in skipped)
             yield from ((done, total, problem) for problem in summary)
 
-    def _one(self, stored: StoredTransform) -> Problem | None:
+    def _replay_one(self, stored: StoredTransform) -> Problem | None:
         """Return the problem with a transform, if there is one."""
         begun = time.monotonic()
         problem = self._run(stored)
@@ -221,7 +221,7 @@ class Replay:
 
 
 def _time_limit(seconds: float) -> OnProgress:
-    """Return what raises `QueryTooSlow` once a transform has run for too long since the engine began it."""
+    """Return a check that raises `QueryTooSlow` once a transform has run for too long since the engine began it."""
     until = math.inf
 
     def check(progress: EngineProgress) -> None:

@@ -73,7 +73,7 @@ class Problem:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What has been checked so far; sizes in bytes."""
+    """The checked objects so far; sizes in bytes."""
 
     blocks: int = 0
     bytes: int = 0

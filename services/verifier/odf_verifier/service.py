@@ -19,7 +19,7 @@ def build(env: Environment) -> Service:
     verifier = Verifier(env, env.engine, env.settings.home, replay_seconds=seconds)
     on_commit = OnCommit(verifier)
 
-    def committed(envelope: Envelope) -> tuple[OutgoingMessage, ...]:
+    def on_committed(envelope: Envelope) -> tuple[OutgoingMessage, ...]:
         if isinstance(body_of(envelope), Committed):
             entry = env.catalog.by_id(DatasetId.parse(envelope.dataset_id))
             if entry is not None:
@@ -29,7 +29,7 @@ def build(env: Environment) -> Service:
     looks = env.settings.verify_on_commit
     return Service(
         name="verifier",
-        subscriptions=(Subscription(topic=NOTIFICATIONS, handler=committed),) if looks else (),
+        subscriptions=(Subscription(topic=NOTIFICATIONS, handler=on_committed),) if looks else (),
         grpc=partial(register, datasets=env, verifier=verifier),
         grpc_address=env.settings.verifier_grpc,
         uses=("engine-spark",),

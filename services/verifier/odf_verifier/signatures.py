@@ -18,14 +18,14 @@ from odf_verifier.targets import Target
 def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
     """Yield a problem for each block with an invalid signature, in chain order."""
     for link in links:
-        checked = _checked(target, link)
+        checked = _check(target, link)
         if checked.status is SignatureStatus.INVALID:
             claimed = f", claimed by {checked.signer}" if checked.signer else ""
             text = f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}"
             yield link.problem(Damage.SIGNATURE_INVALID, text, link.hash)
 
 
-def _checked(target: Target, link: Link) -> SignatureCheck:
+def _check(target: Target, link: Link) -> SignatureCheck:
     try:
         return check_signature(link.hash, stored_signature(target.reader, link.hash))
     except Damaged as error:

@@ -1,4 +1,4 @@
-"""What to verify: datasets of this node by name or id, optionally at a reference, or any folder by `file://`."""
+"""Targets of verification: datasets of this node by name or id, optionally at a reference, or any folder by `file://`."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -41,13 +41,13 @@ def targets(
     if every:
         return tuple(of_entry(datasets, entry) for entry in datasets.catalog.entries())
     by_name: dict[str, Target] = {}
-    for ref in _named(datasets, refs):
+    for ref in _expand_patterns(datasets, refs):
         for target in _resolve(datasets, ref, recursive=recursive):
             by_name.setdefault(target.name, target)
     return tuple(by_name.values())
 
 
-def _named(datasets: NodeDatasets, refs: tuple[str, ...]) -> Iterator[str]:
+def _expand_patterns(datasets: NodeDatasets, refs: tuple[str, ...]) -> Iterator[str]:
     """Yield the references, with patterns replaced by the names that match, even of unreadable datasets."""
     for ref in refs:
         if is_pattern(ref):

@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import NodeDatasets
@@ -38,7 +38,7 @@ POSTPONED_BACKOFF: Final = Backoff(first=0.5, most=10.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationOptions:
-    """What to check."""
+    """The scope of a verification."""
 
     replay: bool = True
     """Also transforms."""
@@ -50,7 +50,7 @@ class VerificationOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationProgress:
-    """How far a phase is, in blocks."""
+    """The progress of a phase, in blocks."""
 
     phase: str
     done: int
@@ -99,7 +99,7 @@ class Verifier:
         self._keys = home / "keys"
         self._verified = VerifiedHeads(home / "verified")
 
-    @guarded
+    @translating_os_errors
     def verify(
         self, target: Target, options: VerificationOptions
     ) -> Iterator[VerificationProgress | Verdict]:
@@ -122,7 +122,7 @@ class Verifier:
         problems = with_advice(self._keys, target, without_dropped(self._datasets.blobs, target, problems))
         # On damaged records or blocks a replay would differ for no other reason than what was found already.
         if options.replay and target.is_local and not problems:
-            for item in self._replayed(target, options, links, since):
+            for item in self._replay(target, options, links, since):
                 if isinstance(item, Problem):
                     problems.append(item)
                 else:
@@ -139,7 +139,7 @@ class Verifier:
         _log_verdict(target, verdict, begun)
         yield verdict
 
-    def _replayed(
+    def _replay(
         self, target: Target, options: VerificationOptions, links: list[Link], since: ChainState | None
     ) -> Iterator[VerificationProgress | Problem]:
         """Replay what has not been replayed; integrity may have been checked further than that."""
@@ -163,7 +163,7 @@ class Verifier:
             log.warning("the verdict could not be stored", **target.log_facts, why=str(error))
 
     def _is_remembered(self, target: Target) -> bool:
-        """Return whether verdicts of the target are stored: only those of heads are."""
+        """Return whether verdicts of the target are stored: only verdicts of heads are."""
         return target.is_local and target.ref == HEAD
 
     def _holds(self, target: Target, block: Multihash) -> bool:

@@ -1,4 +1,4 @@
-"""How far each dataset has been verified: the head of the last good verdict, in a small file per dataset.
+"""The verified part of each dataset: the head of the last good verdict, in a small file per dataset.
 
 Losing a file only costs time: the next verification starts at the seed.
 """
@@ -24,7 +24,7 @@ class VerifiedHeads:
     def head(self, dataset: DatasetId, phase: str) -> Multihash | None:
         """Return the head up to which `phase` had a good verdict, None if there is none."""
         try:
-            return Multihash.parse(self._known(dataset)[phase])
+            return Multihash.parse(self._read_known(dataset)[phase])
         except (KeyError, TypeError, InvalidInput):
             return None
 
@@ -32,12 +32,12 @@ class VerifiedHeads:
         """Store good verdicts, in one step."""
         self._folder.mkdir(parents=True, exist_ok=True)
         file = self._file(dataset)
-        heads = {**self._known(dataset), **{phase: str(head) for phase, head in phases.items()}}
+        heads = {**self._read_known(dataset), **{phase: str(head) for phase, head in phases.items()}}
         temporary = file.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(heads))
         temporary.replace(file)
 
-    def _known(self, dataset: DatasetId) -> dict[str, str]:
+    def _read_known(self, dataset: DatasetId) -> dict[str, str]:
         """Return the content of a dataset's file; empty if there is none, or it is corrupt."""
         try:
             heads = json.loads(self._file(dataset).read_bytes())

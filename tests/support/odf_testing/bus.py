@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.codec.envelopes import Envelope, encode, stamped
+from odf_common.codec.envelopes import Envelope, encode, stamp
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import (
     DEAD_LETTERS,
@@ -31,7 +31,7 @@ class MemoryBus:
     def send(self, topic: str, envelope: Envelope) -> None:
         """Append the message."""
         number = sum(map(len, self.topics.values()))
-        self.topics[topic].append(encode(stamped(envelope, message_id=f"{number:032x}", sent_at=number)))
+        self.topics[topic].append(encode(stamp(envelope, message_id=f"{number:032x}", sent_at=number)))
 
     def send_raw(self, topic: str, key: bytes, value: bytes) -> None:
         """Append raw bytes, which need not be a message."""

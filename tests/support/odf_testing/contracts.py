@@ -270,7 +270,7 @@ class CatalogContract:
         inside: list[int] = []
 
         def hold(number: int) -> int:
-            with contextlib.suppress(NotFound), catalog.locked():
+            with contextlib.suppress(NotFound), catalog.lock():
                 inside.append(number)
                 time.sleep(0.01)
                 assert inside == [number]

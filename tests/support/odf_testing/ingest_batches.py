@@ -33,7 +33,7 @@ def a_message_batch(
     parts = [
         Part(
             partition=number,
-            values=MessageBuffer.of(some),
+            values=MessageBuffer.pack(some),
             offsets=range(begin[number], begin[number] + len(some)),
             timestamps=None if sent_ms is None else np.full(len(some), sent_ms),
         )

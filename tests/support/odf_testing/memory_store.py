@@ -235,7 +235,7 @@ class MemoryCatalog(Catalog):
             self._entries.pop(alias.lower(), None)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the catalog's lock, exclusive among threads."""
         with self._lock:
             yield

@@ -28,14 +28,14 @@ def command(*, left: str, right: str, output: str) -> int:
       odf compare flights flights@candidate
       odf compare flights https://example.org/flights
     """
-    compared = _compared(left, right)
+    compared = _compare(left, right)
     print_object(
         {"left": left, "right": right, **comparison_row(compared, "only_left", "only_right")}, output
     )
     return ExitCode.OK if compared.relation == "equal" else ExitCode.NOT_EQUAL
 
 
-def _compared(left: str, right: str) -> Comparison:
+def _compare(left: str, right: str) -> Comparison:
     if is_remote(left):
         text = "a remote dataset must be on the right; give this node's dataset first"
         raise InvalidInput(text=text, where=absolute_url(left))

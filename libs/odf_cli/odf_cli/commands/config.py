@@ -3,7 +3,7 @@
 import click
 
 from odf_cli.output import output_option, print_rows
-from odf_common.service.settings import described, load
+from odf_common.service.settings import describe_variables, load
 
 
 @click.command("config", short_help="Show all settings.")
@@ -16,5 +16,8 @@ def command(output: str) -> None:
       ODF_LOG_LEVEL=debug odf config --output json
     """
     values = load().shown()
-    rows = [{"variable": name, "value": values[name], "meaning": meaning} for name, _, meaning in described()]
+    rows = [
+        {"variable": name, "value": values[name], "meaning": meaning}
+        for name, _, meaning in describe_variables()
+    ]
     print_rows(rows, output)

@@ -35,7 +35,7 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
     """
     with clients.coordinator() as coordinator:
         summaries = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS).datasets
-        chosen = deletable(_chosen(coordinator, datasets, summaries), summaries)
+        chosen = deletable(_select_datasets(coordinator, datasets, summaries), summaries)
         if not yes:
             confirm(f"Delete {', '.join(dataset.alias for dataset in chosen)} permanently?")
         for dataset in chosen:
@@ -43,7 +43,7 @@ def command(*, datasets: tuple[str, ...], yes: bool) -> None:
             remark(f"deleted {dataset.alias}")
 
 
-def _chosen(
+def _select_datasets(
     coordinator: CoordinatorStub, refs: Iterable[str], summaries: Iterable[DatasetSummary]
 ) -> Iterator[DatasetSummary]:
     summaries = tuple(summaries)

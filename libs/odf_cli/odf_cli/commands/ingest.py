@@ -97,7 +97,7 @@ def command(
             idempotency_key=key_in_run(run, number),
             is_key_generated=idempotency_key is None,
             input_format=with_read_options(input_format, options),
-            label=_named(file),
+            label=_file_label(file),
         )
         results.append(_outcome(node, header, file, run))
         if results[-1].ends_the_command:
@@ -117,7 +117,7 @@ def command(
     if last.is_interrupted:
         raise click.exceptions.Exit(ExitCode.ABORTED)
     if last.error is not None:
-        raise FileFailed(text=f"{_named(last.file)}: {last.error}", error=last.error)
+        raise FileFailed(text=f"{_file_label(last.file)}: {last.error}", error=last.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class FileFailed(Refused):
     error: OdfError
 
     def advice(self) -> str:
-        """Return what to do about it."""
+        """Return the remedy."""
         return self.error.advice()
 
 
@@ -175,12 +175,12 @@ def _remark_on(result: _Result, dataset: str, source: str) -> None:
     if reply is None:
         return
     if reply.HasField("future"):
-        remark(f"{_named(result.file)}: {future_remark(reply.future, dataset, source)}")
+        remark(f"{_file_label(result.file)}: {future_remark(reply.future, dataset, source)}")
     if reply.HasField("late"):
-        remark(f"{_named(result.file)}: {late_remark(reply.late, dataset, source)}")
+        remark(f"{_file_label(result.file)}: {late_remark(reply.late, dataset, source)}")
     if reply.rejected:
         rows = "1 row is not a record" if reply.rejected == 1 else f"{reply.rejected} rows are not records"
-        remark(f"{_named(result.file)}: {rows} of {dataset}; the first: {reply.rejected_reason}")
+        remark(f"{_file_label(result.file)}: {rows} of {dataset}; the first: {reply.rejected_reason}")
 
 
 def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
@@ -192,12 +192,12 @@ def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
         if not push.is_sent:
             return _Result(file=file, outcome="cancelled", is_interrupted=True)
         unknown = VerdictUnknown(why="exited before the node answered", key=run)
-        remark(f"{_named(file)}: {unknown}")
+        remark(f"{_file_label(file)}: {unknown}")
         remark(f"hint: {unknown.advice()}")
         return _Result(file=file, outcome="unknown", error=unknown, is_interrupted=True)
     except Refused as error:
         if push.is_interrupted and error.reason == CANCELLED:
-            remark(f"{_named(file)}: {error}")
+            remark(f"{_file_label(file)}: {error}")
             return _Result(file=file, outcome="cancelled", is_interrupted=True)
         return _Result(file=file, outcome="refused", error=error)
     except OdfError as error:
@@ -206,7 +206,7 @@ def _outcome(node: Node, header: PushHeader, file: str, run: str) -> _Result:
             return _Result(file=file, outcome="unknown", error=lost, is_interrupted=push.is_interrupted)
         return _Result(file=file, outcome="refused", error=error)
     if push.is_interrupted:
-        remark(f"{_named(file)}: too late to cancel: already committed")
+        remark(f"{_file_label(file)}: too late to cancel: already committed")
     outcome = "already" if reply.already else "committed"
     return _Result(file=file, outcome=outcome, reply=reply, is_interrupted=push.is_interrupted)
 
@@ -220,12 +220,16 @@ class _Push:
 
     def through(self, node: Node, header: PushHeader, file: str) -> PushReply:
         """Return the node's answer; raises KeyboardInterrupt if the user does not wait for it."""
-        with _shown(file) as show, _staged(node, file, show) as name, clients.ingest(node) as ingest:
+        with (
+            _show_progress(file) as show,
+            _stage_file(node, file, show) as name,
+            clients.ingest(node) as ingest,
+        ):
             header.staged = name
             show("committing", 0)
             call = None
             try:
-                with _uninterrupted():
+                with _delay_interrupts():
                     call = ingest.Push.future(
                         iter((PushPart(header=header),)), timeout=clients.STREAM_TIMEOUT_SECONDS
                     )
@@ -245,7 +249,7 @@ class _Push:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def _delay_interrupts() -> Iterator[None]:
     """Delay Ctrl-C until the block has ended."""
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
@@ -275,7 +279,7 @@ def _withdrawn(ingest: IngestStub, call: grpc.Future, key: str) -> PushReply:  #
 
 
 @contextmanager
-def _shown(file: str) -> Iterator[Show]:
+def _show_progress(file: str) -> Iterator[Show]:
     """Show the progress of a large file, or of standard input once it is large, on a terminal."""
     is_piped = file == "-" and not sys.stdin.isatty()
     size = 0 if file == "-" else Path(file).stat().st_size
@@ -289,18 +293,18 @@ def _shown(file: str) -> Iterator[Show]:
             if stage not in tasks:
                 if size < LARGE_FILE_BYTES and done < LARGE_FILE_BYTES and not tasks:
                     return
-                # A task keeps its total, so a stage without one, such as committing, needs a task of its own.
+                # A task keeps its total, so a stage without one, such as committing, needs its own task.
                 for other in list(tasks):
                     bars.remove_task(tasks.pop(other))
                 total = size // MIB if stage == "copying" and size else None
-                tasks[stage] = bars.add_task(f"{_named(file)}: {stage}", total=total)
+                tasks[stage] = bars.add_task(f"{_file_label(file)}: {stage}", total=total)
             bars.update(tasks[stage], completed=done // MIB)
 
         yield update
 
 
 @contextmanager
-def _staged(node: Node, file: str, show: Show) -> Iterator[str]:
+def _stage_file(node: Node, file: str, show: Show) -> Iterator[str]:
     """Copy the batch into the node's staging folder, so that it cannot change while the node reads it."""
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
@@ -322,5 +326,5 @@ def _chunks(file: str) -> Iterator[bytes]:
         raise InvalidInput(text=f"cannot be read: {error.strerror}") from error
 
 
-def _named(file: str) -> str:
+def _file_label(file: str) -> str:
     return "standard input" if file == "-" else file

@@ -7,7 +7,7 @@ import click
 
 from odf_cli import clients
 from odf_cli.embedded.node_file import Node
-from odf_cli.output import is_wide, output_option, print_rows, remark, shortened
+from odf_cli.output import is_wide, output_option, print_rows, remark, shorten_rows
 from odf_cli.rows import summary_row, with_stuck
 from odf_common.errors import Unavailable
 from odf_common.identity.dataset_refs import NamePattern, parse_alias, parse_pattern
@@ -56,7 +56,7 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
             row.update(recordsPerSecond=view.get("records_per_second"), lag=view.get("lag"))
         columns += ("recordsPerSecond", "lag", "id", "head")
     if output == "table" and not is_wide():
-        rows = shortened(rows, "problem")
+        rows = shorten_rows(rows, "problem")
     print_rows(rows, output, columns=columns, extra=EXTRA)
 
 

@@ -95,7 +95,7 @@ def command(
 def _reply(
     sample: str, form: str, options: Sequence[tuple[str, str]]
 ) -> tuple[SampleReply, list[bytes | None]]:
-    """Return what the node finds in the sample, and the keys of its messages; raises `SampleRefused`."""
+    """Return the node's findings in the sample, and the keys of its messages; raises `SampleRefused`."""
     node = clients.this_node()
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
@@ -119,7 +119,7 @@ class SampleRefused(Refused):
     error: OdfError
 
     def advice(self) -> str:
-        """Return what to try."""
+        """Return the next thing to try."""
         if self.error.advice():
             return self.error.advice()
         if self.form == "csv":

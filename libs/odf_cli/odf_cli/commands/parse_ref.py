@@ -28,13 +28,13 @@ def command(texts: tuple[str, ...]) -> None:
     """
     for text in texts:
         try:
-            parsed = _described(parse_ref_any(text))
+            parsed = _describe(parse_ref_any(text))
         except InvalidInput as error:
             parsed = {"error": str(error)}
         echo(json.dumps(parsed))
 
 
-def _described(ref: DatasetRefAny) -> dict[str, str]:
+def _describe(ref: DatasetRefAny) -> dict[str, str]:
     match ref:
         case DatasetId():
             parts = {"kind": "id", "id": str(ref)}

@@ -17,7 +17,7 @@ from odf_cli.output import (
     print_rows,
     progress,
     remark,
-    shortened,
+    shorten_rows,
 )
 from odf_cli.user_input import TIME, absolute_url
 from odf_cli.visibility import said_if_private
@@ -48,7 +48,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How copies are made; see the options of the command."""
+    """Options of copying; see those of the command."""
 
     rechecks: bool
     is_forced: bool
@@ -200,7 +200,7 @@ def _require_options(selection: Selection, options: Options) -> None:
 
 def _print_pulled(rows: list[dict[str, object]], output: str) -> None:
     """Print a row per dataset; raises `PullFailed` if one of them could not be pulled."""
-    shown = shortened(rows, "error") if output == "table" else rows
+    shown = shorten_rows(rows, "error") if output == "table" else rows
     print_rows(shown, output, columns=COLUMNS)
     failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
     for text in failed[:-1]:

@@ -67,7 +67,7 @@ def set_ref(*, reference: str, block: str | None, expected: str | None, output: 
       odf ref set flights@candidate
       odf ref set flights@before f1620… --expected none
     """
-    request = SetRefRequest(ref=reference, block=block or "", expected=_expected(expected))
+    request = SetRefRequest(ref=reference, block=block or "", expected=_expected_block(expected))
     with clients.coordinator() as coordinator:
         item = coordinator.SetRef(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
     print_object(_row(item), output)
@@ -85,7 +85,7 @@ def delete_ref(*, reference: str, expected: str | None) -> None:
     """
     with clients.coordinator() as coordinator:
         coordinator.DeleteRef(
-            DeleteRefRequest(ref=reference, expected=_expected(expected)),
+            DeleteRefRequest(ref=reference, expected=_expected_block(expected)),
             timeout=clients.COMMAND_TIMEOUT_SECONDS,
         )
 
@@ -113,7 +113,7 @@ def fast_forward(*, reference: str, output: str) -> None:
     print_object(summary_row(summary), output)
 
 
-def _expected(block: str | None) -> str | None:
+def _expected_block(block: str | None) -> str | None:
     return "" if block == "none" else block
 
 

@@ -14,7 +14,7 @@ from odf_cli.output import (
     print_object,
     print_rows,
     remark,
-    shortened,
+    shorten_rows,
 )
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import Count, Parsed
@@ -92,7 +92,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     request = RejectedRequest(ref=dataset, limit=limit, value_bytes=SHOWN_VALUE_BYTES)
     counts = RejectedPart.Counts()
     rows = []
-    for part in _asked(request):
+    for part in _stream_rejected(request):
         if part.HasField("counts"):
             counts = part.counts
         else:
@@ -103,7 +103,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
     columns = ("location", *more, "time", "reason", "value")
     if rows or output != "table":
         shown = (
-            [row | {"value": _one_line(row)} for row in shortened(rows, "value")]
+            [row | {"value": _one_line(row)} for row in shorten_rows(rows, "value")]
             if output == "table"
             else rows
         )
@@ -135,7 +135,7 @@ def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> N
       odf rejected show flights 0/1234
     """
     request = RejectedRequest(ref=dataset, locations=[location])
-    for part in _asked(request):
+    for part in _stream_rejected(request):
         if not part.HasField("message"):
             continue
         row = _row(part.message)
@@ -204,7 +204,7 @@ def drop_rejected(*, dataset: str, locations: tuple[RejectedLocation, ...], ever
     print_object({"dataset": dataset, "dropped": answer.settled, "open": answer.open}, output)
 
 
-def _asked(request: RejectedRequest) -> Iterator[RejectedPart]:
+def _stream_rejected(request: RejectedRequest) -> Iterator[RejectedPart]:
     with clients.ingest() as ingest:
         yield from ingest.Rejected(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
 
@@ -232,8 +232,8 @@ def _why_unread(dataset: str) -> str:
 
 
 def _open(dataset: str) -> int:
-    """Return how many messages await a decision."""
-    parts = _asked(RejectedRequest(ref=dataset, limit=1))
+    """Return the number of messages that await a decision."""
+    parts = _stream_rejected(RejectedRequest(ref=dataset, limit=1))
     return next((part.counts.open for part in parts if part.HasField("counts")), 0)
 
 

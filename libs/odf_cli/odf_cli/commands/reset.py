@@ -44,7 +44,7 @@ def command(*, dataset: str, block: str, yes: bool, force: bool, output: str) ->
     require_block_name(block)
     with clients.coordinator() as coordinator:
         if yes:
-            head = _whole(coordinator, dataset, block)
+            head = _full_hash(coordinator, dataset, block)
         else:
             items = [*_log(coordinator, dataset)]
             head = find_block(items, dataset, block).hash
@@ -68,7 +68,7 @@ def _question(dataset: str, removed: Sequence[BlockItem]) -> str:
     return f"Remove {which} of {dataset}, with {records} record{'' if records == 1 else 's'}?"
 
 
-def _whole(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
+def _full_hash(coordinator: CoordinatorStub, dataset: str, block: str) -> str:
     """Return the full hash of a block; the chain is read only if `block` is not a full hash."""
     try:
         return str(Multihash.parse(block))

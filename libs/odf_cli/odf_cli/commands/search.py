@@ -6,8 +6,8 @@ from typing import Final
 import click
 
 from odf_cli import clients
-from odf_cli.output import is_wide, output_option, print_rows, remark, shortened
-from odf_common.errors import counted
+from odf_cli.output import is_wide, output_option, print_rows, remark, shorten_rows
+from odf_common.errors import count_of
 from odf_common.proto.odf.node.v1.sync_pb2 import FoundDataset, SearchedRepository, SearchRequest
 
 COLUMNS = ("dataset", "kind", "foundIn", "description")
@@ -39,7 +39,7 @@ def command(*, words: tuple[str, ...], repositories: tuple[str, ...], output: st
             {**row, "foundIn": ", ".join(dataset.found_in)}
             for row, dataset in zip(rows, reply.datasets, strict=True)
         ]
-    shown = shortened(rows, "description") if output == "table" else rows
+    shown = shorten_rows(rows, "description") if output == "table" else rows
     print_rows(shown, output, columns=(*COLUMNS, "keywords", "columns", "id") if is_wide() else COLUMNS)
     if reply.left_out:
         remark(f"{reply.left_out} more were found; add words")
@@ -55,7 +55,7 @@ def repository_lines(repositories: Iterable[SearchedRepository]) -> list[str]:
 def _repository_line(repository: SearchedRepository) -> str:
     if repository.problem:
         return f"{repository.name}: not searched: {repository.problem}"
-    return f"{repository.name}: {counted(repository.datasets, 'dataset')}"
+    return f"{repository.name}: {count_of(repository.datasets, 'dataset')}"
 
 
 def _row(dataset: FoundDataset) -> dict[str, object]:

@@ -125,7 +125,7 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
         reply = ingest.ResumeSource(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
         if reply.head:
             remark(f"recorded in block {reply.head}: next offsets {_offsets(reply.next.items())}")
-        _print(_settled(ingest, dataset, reply.source_name), dataset, output)
+        _print(_await_reopened(ingest, dataset, reply.source_name), dataset, output)
 
 
 @command.command("skip")
@@ -222,7 +222,7 @@ def _ask(key: str) -> str:
     return enter_secret(None if sys.stdin.isatty() else STDIN, key)
 
 
-def _settled(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
+def _await_reopened(ingest: IngestStub, dataset: str, source: str) -> SourcesReply:
     """Return the state of a source once it is open again, or after `REOPEN_TIMEOUT_SECONDS` seconds."""
     deadline = time.monotonic() + REOPEN_TIMEOUT_SECONDS
     while True:

@@ -21,7 +21,7 @@ from odf_cli.output import (
     print_text,
     remark,
     short,
-    shortened,
+    shorten_rows,
 )
 from odf_cli.rows import problem_of, with_stuck
 from odf_common.errors import OdfError, Unavailable
@@ -74,7 +74,7 @@ def command(*, names: tuple[str, ...], output: str) -> None:
     datasets = [{**row, "future": future.get(str(row["alias"]))} for row in datasets]
     problems = [*disk_problems(node.home), *part_problems(node, silent), *dataset_problems(datasets)]
     if names:
-        _print_each([_named(datasets, name) for name in names], output)
+        _print_each([_find_dataset(datasets, name) for name in names], output)
     elif output == "table":
         _print_tables(node, datasets, problems)
     else:
@@ -195,10 +195,10 @@ def _print_tables(
     if problems:
         _print_problems(problems)
     if datasets:
-        shown: list[dict[str, object]] = [_shown(dataset) for dataset in datasets]
+        shown: list[dict[str, object]] = [_table_row(dataset) for dataset in datasets]
         columns = COLUMNS + tuple(name for name in SELDOM if any(row[name] for row in shown))
         if not is_wide():
-            shown = shortened(shown, "problem")
+            shown = shorten_rows(shown, "problem")
         print_rows(shown, "table", columns=columns, extra=EXTRA)
     for dataset in datasets:
         if dataset["future"]:
@@ -213,7 +213,7 @@ def _print_each(datasets: list[dict[str, Any]], output: str) -> None:
         print_object(dataset, "table")
 
 
-def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _find_dataset(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
     """Return the dataset with this name or id; raises `DatasetUnknown`."""
     for dataset in datasets:
         if name.lower() == dataset["alias"].lower() or name == dataset["dataset_id"]:
@@ -223,7 +223,7 @@ def _named(datasets: list[dict[str, Any]], name: str) -> dict[str, Any]:
     raise unknown_dataset(name, (dataset["alias"] for dataset in datasets))
 
 
-def _shown(row: dict[str, Any]) -> dict[str, object]:
+def _table_row(row: dict[str, Any]) -> dict[str, object]:
     """Return a dataset as a row of the table."""
     stage = row.get("stage")
     if stage and row.get("total"):

@@ -74,7 +74,7 @@ def command(
     start = Start(services=services, new_ports=new_ports, take_over=take_over)
     remark(f"starting a node in {settings.home}")
     if detach:
-        _detached(settings, start, report)
+        _start_detached(settings, start, report)
     else:
         supervise(settings, start, report)
 
@@ -119,7 +119,7 @@ class _StartReport:
                     remark(f"    {part.name}: {line}"[:width])
 
 
-def _detached(settings: Settings, start: Start, report: _StartReport) -> None:
+def _start_detached(settings: Settings, start: Start, report: _StartReport) -> None:
     log = settings.home / "logs" / "node.log"
     rotate(log)
     with open_log(log) as file:

@@ -7,7 +7,7 @@ from odf_common.service.lean_imports import lean_imports
 with lean_imports("pandas", "rich"):
     from odf_cli.embedded.supervisor import Start, supervise
     from odf_common.codec.visible_text import visible
-    from odf_common.errors import OdfError, explained
+    from odf_common.errors import OdfError, explain
     from odf_common.service.logging import configure_command
     from odf_common.service.settings import load
 
@@ -18,7 +18,7 @@ def main() -> int:
     try:
         supervise(load(), Start.parse(sys.argv[1:]), lambda _: None)
     except OdfError as error:
-        sys.stderr.write(f"{visible(explained(error))}\n")
+        sys.stderr.write(f"{visible(explain(error))}\n")
         return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -1,4 +1,4 @@
-"""What may keep a node from starting or working on this machine, and the remedy: each check on its own, none raises."""
+"""Checks of this machine, with the remedy for each that fails: each check on its own, none raises."""
 
 import os
 import re
@@ -26,7 +26,7 @@ from odf_cli.embedded.checks import (
 from odf_cli.embedded.node_file import Node, NoNode, Part, client_settings_for
 from odf_cli.embedded.part_states import RECONNECTS, located_node, remedy_of
 from odf_cli.embedded.parts.kafka_redis import java, kafka_folder, redis_server
-from odf_cli.embedded.plan import configured_addresses, installed
+from odf_cli.embedded.plan import configured_addresses, installed_services
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.errors import OdfError, Unavailable
 from odf_common.service.connections import kafka_cluster
@@ -49,7 +49,7 @@ PACKAGES: Final = ("odf-common", "pyspark", "pyarrow", "confluent-kafka", "grpci
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found: `state` is ok, warning or failed; `remedy` is empty if it is ok."""
+    """The finding of a check: `state` is ok, warning or failed; `remedy` is empty if it is ok."""
 
     check: str
     state: str
@@ -81,7 +81,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
         try:
             yield from check(settings, node)
         except OdfError as error:
-            yield _failed(check.__name__.strip("_"), error)
+            yield _failure(check.__name__.strip("_"), error)
         except Exception as error:  # noqa: BLE001 - a check that breaks must not hide the others
             yield Finding(
                 check=check.__name__.strip("_"), state=FAILED, text=f"the check itself failed: {error!r}"
@@ -102,7 +102,7 @@ def _versions(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del settings, node
     text = [f"python {sys.version.split()[0]}"]
     for name in PACKAGES:
-        if name == "pyspark" and ENGINE_SERVICE not in installed():
+        if name == "pyspark" and ENGINE_SERVICE not in installed_services():
             continue
         try:
             text.append(f"{name} {version(name)}")
@@ -126,7 +126,9 @@ def _variables(settings: Settings, node: Node | None) -> Iterator[Finding]:
 
 def _java(settings: Settings, node: Node | None) -> Iterator[Finding]:
     del node
-    if settings.kafka is not None and ENGINE_SERVICE not in installed():  # the image of another service
+    if (
+        settings.kafka is not None and ENGINE_SERVICE not in installed_services()
+    ):  # the image of another service
         return
     program = java(child_environment())
     output = subprocess.run(
@@ -167,7 +169,7 @@ def _programs(settings: Settings, node: Node | None) -> Iterator[Finding]:
             )
     if settings.redis is None:
         yield Finding(check="redis-server", state=OK, text=redis_server(child_environment()))
-    yield Finding(check="services", state=OK, text=", ".join(installed()))
+    yield Finding(check="services", state=OK, text=", ".join(installed_services()))
 
 
 def _home(settings: Settings, node: Node | None) -> Iterator[Finding]:
@@ -252,7 +254,7 @@ def _clock(settings: Settings, node: Node | None) -> Iterator[Finding]:
 def _addresses(settings: Settings, node: Node | None) -> Iterator[Finding]:
     if node is not None:
         return
-    configured = configured_addresses(settings, installed())
+    configured = configured_addresses(settings, installed_services())
     require_free(configured)
     if configured:
         yield Finding(check="addresses", state=OK, text=f"{', '.join(configured)}: free")
@@ -336,7 +338,7 @@ CHECKS: Final[Sequence[Check]] = (
 )
 
 
-def _failed(check: str, error: OdfError) -> Finding:
+def _failure(check: str, error: OdfError) -> Finding:
     return Finding(check=check.replace("_", " "), state=FAILED, text=str(error), remedy=error.advice())
 
 

@@ -16,9 +16,9 @@ from typing import Final
 
 from odf_cli.embedded.node_file import Node, is_running, read_node
 from odf_cli.embedded.parts.managed_process import held_in_foreground
-from odf_cli.embedded.plan import installed
+from odf_cli.embedded.plan import installed_services
 from odf_common.codec.visible_text import visible
-from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable, explained
+from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable, explain
 from odf_common.service.die_with_parent import with_parent_death_signal
 from odf_common.service.logging import configure_command
 from odf_common.service.settings import child_environment, load
@@ -48,7 +48,7 @@ def run(name: str, *, is_debugged: bool = False) -> int:
     try:
         with held_in_foreground(node.home, name):
             _stop(name, pid)
-            module = installed()[name]
+            module = installed_services()[name]
             debugger = ("-m", "pdb") if is_debugged else ()
             service = subprocess.Popen(
                 with_parent_death_signal((sys.executable, *debugger, "-m", module)), env=environment
@@ -61,7 +61,7 @@ def run(name: str, *, is_debugged: bool = False) -> int:
 
 
 def _pid_of(node: Node, name: str) -> int:
-    parts = {part.name: part for part in (*node.services, *node.parts) if part.name in installed()}
+    parts = {part.name: part for part in (*node.services, *node.parts) if part.name in installed_services()}
     if name not in parts:
         raise InvalidInput(text=f"the node does not run {name!r}; it runs {', '.join(parts)}")
     pid = parts[name].pid
@@ -79,7 +79,7 @@ def _environment_of(pid: int) -> Mapping[str, str]:
 
 
 def _levels() -> Mapping[str, str]:
-    """Return what the caller may change for this one process."""
+    """Return the settings that the caller may change for this one process."""
     own = child_environment()
     return {name: own[name] for name in ("ODF_LOG_LEVEL", "TERM", "PYTHONBREAKPOINT") if name in own}
 
@@ -99,12 +99,12 @@ def main(arguments: Sequence[str]) -> int:
     configure_command()
     names = [word for word in arguments if not word.startswith("-")]
     if len(names) != 1 or set(arguments) - {*names, "--debug"}:
-        sys.stderr.write(f"{USAGE}\nservices: {', '.join(installed())}\n")
+        sys.stderr.write(f"{USAGE}\nservices: {', '.join(installed_services())}\n")
         return 2
     try:
         return run(names[0], is_debugged="--debug" in arguments)
     except OdfError as error:
-        sys.stderr.write(f"{visible(explained(error))}\n")
+        sys.stderr.write(f"{visible(explain(error))}\n")
         return 1
 
 

@@ -23,7 +23,7 @@ class NoNode(Unavailable):
     MESSAGE = "no node is running for {what}"
 
     def advice(self) -> str:
-        """Return how to start one."""
+        """Return the command that starts one."""
         return ADVICE
 
 
@@ -41,7 +41,7 @@ class Part:
     state: str
     since: str | None = None
     problem: str | None = None
-    """Why it is in this state, if the supervisor can say."""
+    """The reason of this state, if the supervisor knows it."""
     remedy: str | None = None
 
 

@@ -40,7 +40,9 @@ def located_node(settings: Settings) -> Node:
     """
     node = find_node(settings)
     if not node.services and not node.parts:
-        node = replace(node, services=asyncio.run(_configured(settings)), parts=_configured_parts(settings))
+        node = replace(
+            node, services=asyncio.run(_probe_services(settings)), parts=_configured_parts(settings)
+        )
     used = {part.name for part in (*node.services, *node.parts)} | {"kafka", "redis", "store"}
     used |= {name for name, field in SERVICE_ADDRESSES.items() if getattr(settings, field) is not None}
     # A node may run without services that it does not need, such as the engine.
@@ -119,7 +121,7 @@ def _with_outages(part: Part, outages: Sequence[Outage], node: Node) -> Part:
     )
 
 
-async def _configured(settings: Settings) -> tuple[Part, ...]:
+async def _probe_services(settings: Settings) -> tuple[Part, ...]:
     fields = {**SERVICE_ADDRESSES, VIEWS: "views_http"}
     names = [name for name, field in fields.items() if getattr(settings, field) is not None]
     served = await asyncio.gather(*(is_served(probe_of(name, settings)) for name in names))

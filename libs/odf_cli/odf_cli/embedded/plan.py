@@ -1,4 +1,4 @@
-"""Which parts a node runs: the installed services, their addresses, their environment."""
+"""The parts of a node: the installed services, their addresses, their environment."""
 
 import asyncio
 import shutil
@@ -76,7 +76,7 @@ def make_plan(
     require_free(addresses)
     allocated = partial(allocate, settings.home, must_keep=not may_change_ports)
     kafka_ports = _kafka_ports(settings, allocated)
-    addressed = _addressed(settings, allocated, kafka_ports)
+    addressed = _with_addresses(settings, allocated, kafka_ports)
     base = {**environment, **_variables(addressed), "PYTHONUNBUFFERED": "1"}
     metrics = _metrics_addresses(settings, allocated, modules)
     parts = [_service(name, module, addressed, base, metrics) for name, module in modules.items()]
@@ -100,7 +100,7 @@ def make_plan(
     return Plan(node=node, parts=tuple(parts))
 
 
-def installed() -> Mapping[str, str]:
+def installed_services() -> Mapping[str, str]:
     """Return the installed services in display order, and the module of each."""
     modules = {
         point.name: point.module.partition(".")[0]
@@ -114,7 +114,7 @@ def installed() -> Mapping[str, str]:
 
 
 def _modules(services: Sequence[str]) -> Mapping[str, str]:
-    there = installed()
+    there = installed_services()
     for name in services:
         if name not in there and name not in INFRASTRUCTURE:
             raise InvalidInput(text=f"unknown service {name}; installed: {', '.join(there)}")
@@ -146,7 +146,7 @@ def _kafka_ports(settings: Settings, allocated: Allocate) -> Mapping[str, int]:
     return {"kafka-sasl": ports["kafka"], "kafka-controller": ports["kafka-controller"]}
 
 
-def _addressed(settings: Settings, allocated: Allocate, kafka_ports: Mapping[str, int]) -> Settings:
+def _with_addresses(settings: Settings, allocated: Allocate, kafka_ports: Mapping[str, int]) -> Settings:
     """Return the settings with all addresses set: missing ones become free ports on loopback.
 
     The embedded Kafka and Redis get the credentials of the node's own clients, too.
@@ -157,13 +157,13 @@ def _addressed(settings: Settings, allocated: Allocate, kafka_ports: Mapping[str
         settings = with_redis(settings, f"{LOOPBACK}:{allocated(('redis',))['redis']}")
     fields = (*SERVICE_ADDRESSES.values(), "sync_http", "views_http")
     missing = [field for field in fields if getattr(settings, field) is None]
-    names = {field: _shown(field) for field in missing}
+    names = {field: _variable_name(field) for field in missing}
     ports = allocated(names.values())
     addresses: dict[str, Any] = {field: f"{LOOPBACK}:{ports[name]}" for field, name in names.items()}
     return replace(settings, **addresses)
 
 
-def _shown(field: str) -> str:
+def _variable_name(field: str) -> str:
     return "engine-spark" if field == "engine" else field.removesuffix("_grpc").replace("_", "-")
 
 
@@ -179,7 +179,7 @@ def _variables(addressed: Settings) -> Mapping[str, str]:
 def _metrics_addresses(
     settings: Settings, allocated: Allocate, modules: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Return where each process serves its metrics; raises `Unprotected`."""
+    """Return the metrics address of each process; raises `Unprotected`."""
     ports = allocated([f"{name}-metrics" for name in modules])
     addresses = {name: f"{settings.metrics_host}:{ports[f'{name}-metrics']}" for name in modules}
     for address in addresses.values():
@@ -210,14 +210,14 @@ def _service(
         environment=environment,
         probe=listens(address) if name == VIEWS else once_listening(address, answers),
         liveness=answers,
-        prepare=emptied(temporary),
+        prepare=emptier_of(temporary),
         is_service=name != VIEWS,
         is_ours=True,
         is_elsewhere=partial(is_in_foreground, addressed.home, name),
     )
 
 
-def emptied(folder: Path) -> Callable[[], Awaitable[None]]:
+def emptier_of(folder: Path) -> Callable[[], Awaitable[None]]:
     """Return a function that empties a folder: a killed part leaves its temporary files there."""
 
     def make() -> None:

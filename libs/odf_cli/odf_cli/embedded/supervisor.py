@@ -52,12 +52,12 @@ class StartFailed(Unavailable):
     remedy: str | None = None
 
     def __str__(self) -> str:
-        """Return which part, why, and the end of its log."""
+        """Return the part, the reason, and the end of its log."""
         shown = f"; the end of its log:\n{self.tail}" if self.tail else ""
         return f"{self.what} did not start: {self.why}{shown}"
 
     def advice(self) -> str:
-        """Return what to do, or where the whole log is."""
+        """Return the remedy, or the path of the whole log."""
         return self.remedy or f"the whole log is {self.log}"
 
 
@@ -68,7 +68,7 @@ class Supervisor:
         """Nothing runs before `run`. `on_change` is called after each change of a part."""
         self._plan = plan
         self._on_change = on_change
-        self._parts = [PartProcess(spec, plan.node.home / "logs", self._changed) for spec in plan.parts]
+        self._parts = [PartProcess(spec, plan.node.home / "logs", self._record_change) for spec in plan.parts]
         self._stop = asyncio.Event()
         self._step = asyncio.Event()
         self._is_written = True
@@ -84,20 +84,20 @@ class Supervisor:
         write_node(self.node)
         keeping = [asyncio.create_task(part.run()) for part in self._parts]
         try:
-            await self._started(keeping)
-            await self._ended(keeping)
+            await self._await_start(keeping)
+            await self._await_end(keeping)
         finally:
             await self._stop_all(keeping)
             forget_node(self.node.home)
 
-    async def _started(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+    async def _await_start(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(START_TIMEOUT_SECONDS):
                 while not self._stop.is_set() and any(part.state != "ready" for part in self._parts):
                     await self._changed_or_ended(keeping, PROGRESS_INTERVAL_SECONDS)
                     self._on_change(
                         self.node
-                    )  # also without a change: progress output may name the missing parts
+                    )  # even without a change: progress output may name the missing parts
                     for part in self._parts:
                         if part.has_failed:
                             raise _start_failed(part, part.problem or "it exited repeatedly")
@@ -105,7 +105,7 @@ class Supervisor:
         late = next(part for part in self._parts if part.state != "ready")
         raise _start_failed(late, f"it was not ready after {START_TIMEOUT_SECONDS:g} s")
 
-    async def _ended(self, keeping: Sequence[asyncio.Task[None]]) -> None:
+    async def _await_end(self, keeping: Sequence[asyncio.Task[None]]) -> None:
         while not self._stop.is_set():
             await self._changed_or_ended(keeping, None if self._is_written else PROGRESS_INTERVAL_SECONDS)
             if not self._is_written:
@@ -134,7 +134,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*keeping, return_exceptions=True)
 
-    def _changed(self) -> None:
+    def _record_change(self) -> None:
         shown = [
             (
                 part.spec.is_service,
@@ -172,13 +172,13 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What to start: these services (empty: all), and what may change for that."""
+    """The services to start (empty: all), and the settings that may change for that."""
 
     services: tuple[str, ...] = ()
     new_ports: bool = False
     """Choose a new port for each one that another process now uses."""
     take_over: bool = False
-    """Take over the topics of a node that is gone for good."""
+    """Take over the topics of a node that no longer exists."""
 
     def arguments(self) -> list[str]:
         """Return the arguments that `parse` reads."""
@@ -187,7 +187,7 @@ class Start:
 
     @classmethod
     def parse(cls, words: Sequence[str]) -> Self:
-        """Return what `arguments` wrote."""
+        """Return the output of `arguments`."""
         services = tuple(word for word in words if not word.startswith("--"))
         return cls(services=services, new_ports="--new-ports" in words, take_over="--take-over" in words)
 

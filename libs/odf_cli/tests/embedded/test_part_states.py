@@ -101,7 +101,7 @@ def test_where_no_service_answers_the_doctor_looks_for_free_ports(tmp_path: Path
 def test_an_image_of_one_service_needs_no_java_and_no_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_checks, "installed", lambda: {"coordinator": "odf_coordinator"})
+    monkeypatch.setattr(doctor_checks, "installed_services", lambda: {"coordinator": "odf_coordinator"})
     found = {one.check: one for one in examine(Settings(home=tmp_path, kafka=NOWHERE, redis=NOWHERE))}
     assert "java" not in found
     assert "pyspark" not in found["versions"].text

@@ -23,7 +23,7 @@ from odf_cli.embedded.parts.managed_process import (
     held_in_foreground,
     is_in_foreground,
 )
-from odf_cli.embedded.plan import Plan, emptied
+from odf_cli.embedded.plan import Plan, emptier_of
 from odf_cli.embedded.supervisor import Supervisor
 from odf_common.service import die_with_parent
 from odf_common.service.die_with_parent import with_parent_death_signal
@@ -60,7 +60,7 @@ def part(
             "TMPDIR": str(temporary),
         },
         probe=ready,
-        prepare=None if temporary is None else emptied(temporary),
+        prepare=None if temporary is None else emptier_of(temporary),
     )
     made = PartProcess(
         spec, folder, lambda: (changes if changes is not None else []).append((made.state, made.pid))

@@ -88,7 +88,7 @@ class Networks:
         if self.include(text):
             return
         address = ipaddress.ip_address(text.partition("%")[0])
-        for embedded in _embedded(address) or (address,):
+        for embedded in _embedded_addresses(address) or (address,):
             is_public = embedded.is_global and not (
                 embedded.is_multicast or embedded.is_reserved or _is_in(embedded, SITE_LOCAL)
             )
@@ -100,7 +100,7 @@ PUBLIC: Final = Networks()
 
 
 def cause_of(error: Exception) -> str:
-    """Return what an error of urllib3 says of a request's failure, without the names of its classes."""
+    """Return urllib3's reason for a request's failure, without the names of its classes."""
     cause = getattr(error, "reason", None) or error
     if NO_TLS in str(cause):
         return "the server does not speak TLS at this port; http:// instead of https://?"
@@ -123,11 +123,11 @@ def restricted_pools(
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket.socket:
-            return _connected(self, networks, sockets)
+            return _connect(self, networks, sockets)
 
     class Secure(HTTPSConnection):
         def _new_conn(self) -> socket.socket:
-            return _connected(self, networks, sockets)
+            return _connect(self, networks, sockets)
 
     class PlainPool(HTTPConnectionPool):
         ConnectionCls = Plain
@@ -140,7 +140,7 @@ def restricted_pools(
     return pools
 
 
-def _connected(connection: HTTPConnection, networks: Networks, sockets: Options) -> socket.socket:
+def _connect(connection: HTTPConnection, networks: Networks, sockets: Options) -> socket.socket:
     host = connection.host.strip("[]")
     try:
         return networks.connect(host, connection.port or 80, sockets)
@@ -154,7 +154,7 @@ def _is_in(address: Address, network: Network) -> bool:
     return address.version == network.version and address in network
 
 
-def _embedded(address: Address) -> tuple[Address, ...]:
+def _embedded_addresses(address: Address) -> tuple[Address, ...]:
     """Return IPv4 addresses to which an IPv6 address leads."""
     if isinstance(address, ipaddress.IPv4Address):
         return ()

@@ -87,7 +87,7 @@ class RedisConnection:
         return answer
 
     def require_answer(self) -> None:
-        """Raise `Unavailable` unless Redis answers, also to this user and password."""
+        """Raise `Unavailable` unless Redis answers, even to this user and password."""
         try:
             self.client.ping()
         except redis.RedisError as error:
@@ -127,7 +127,7 @@ class RedisLocks:
         self._connection = connection
 
     def acquire(self, dataset: DatasetId, ttl_ms: int) -> RedisLock | None:
-        """Return the dataset's lock, also while Redis is lost; None while another process holds it."""
+        """Return the dataset's lock, even while Redis is lost; None while another process holds it."""
         key = f"{self._connection.prefix}odf:lock:{dataset}"
         lock = self._connection.client.lock(key, timeout=ttl_ms / 1000, thread_local=False)
 

@@ -22,7 +22,7 @@ def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
 
 
 class _Renewal:
-    """The newest certificate of a server; called at each handshake, also of clients that name no server."""
+    """The newest certificate of a server; called at each handshake, even of clients that name no server."""
 
     def __init__(self, certificate: Path, key: Path, context: ssl.SSLContext) -> None:
         self._files = (certificate, key)

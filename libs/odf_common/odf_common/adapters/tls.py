@@ -12,7 +12,7 @@ class ClientTls:
     """Whom a client trusts, and the certificate that it presents."""
 
     ca_file: Path | None = None
-    """CA certificates in PEM; None: those of the system."""
+    """CA certificates in PEM; None: the system's."""
     certificate_file: Path | None = None
     """The client's own certificate and its chain in PEM; None: it presents none."""
     key_file: Path | None = None
@@ -37,7 +37,7 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def present(context: ssl.SSLContext, certificate: Path, key: Path | None, password: str | None) -> None:
-    """Have a context present a certificate; raises `InvalidInput` naming the files if they cannot be used."""
+    """Add a certificate to a context; raises `InvalidInput` naming the files if they cannot be used."""
     try:
         # Without a password OpenSSL would ask the terminal for one.
         context.load_cert_chain(certificate, key, password or "")

@@ -27,7 +27,7 @@ def add_data_event(
         prev_offset=state.last_offset,
         new_data=new_data,
         new_watermark=later(state.watermark, watermark),
-        new_source_state=source_state or _carried(state),
+        new_source_state=source_state or _carried_state(state),
     )
 
 
@@ -43,7 +43,7 @@ def checkpoint_hash(state: ChainState) -> Multihash | None:
     return None if state.checkpoint is None else state.checkpoint.physical_hash
 
 
-def _carried(state: ChainState) -> SourceState | None:
+def _carried_state(state: ChainState) -> SourceState | None:
     # The state of a disabled source is not carried: the rules would take the event for one of that source.
     last = state.last_source_state
     return None if last is None or last.source_name in state.definitions.disabled_sources else last

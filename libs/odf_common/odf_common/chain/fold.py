@@ -96,7 +96,7 @@ def after(past: ChainState, block: MetadataBlock, *, head: Multihash) -> ChainSt
 
 
 def progress_after(step: ExecuteTransformInput) -> InputProgress:
-    """Return how far an input is processed after a transform step that read `step` of it (RFC-014)."""
+    """Return the progress of an input after a transform step that read `step` of it (RFC-014)."""
     return InputProgress(
         dataset_id=step.dataset_id,
         last_block=step.prev_block_hash if step.new_block_hash is None else step.new_block_hash,

@@ -69,7 +69,7 @@ def find_consistent_block(read: ReadBlock, head: Multihash, holds: Holds) -> Con
         return None
     before = blocks[undone - 1].prev_block_hash
     assert before is not None, "a seed is never rolled back, and no transform is a first block"
-    return ConsistentBlock(block=before, definitions_since=tuple(_said(blocks[:undone])))
+    return ConsistentBlock(block=before, definitions_since=tuple(_definitions(blocks[:undone])))
 
 
 def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:
@@ -79,7 +79,7 @@ def _is_lost(event: ExecuteTransform, holds: Holds) -> bool:
     )
 
 
-def _said(blocks: list[MetadataBlock]) -> Iterator[KnownEvent]:
+def _definitions(blocks: list[MetadataBlock]) -> Iterator[KnownEvent]:
     """Yield the definitions in blocks, oldest first; schemas are left out: they come with the recomputed records."""
     for block in reversed(blocks):
         if not isinstance(block.event, ExecuteTransform | SetDataSchema | Seed | UnknownEvent):

@@ -32,7 +32,7 @@ DEFAULT_SOURCE: Final = "default"  # the name under which a polling source keeps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputProgress:
-    """How far an input of a derivative dataset has been processed, up to and including these."""
+    """Progress of an input of a derivative dataset, up to and including these."""
 
     dataset_id: DatasetId
     last_block: Multihash | None = None
@@ -50,7 +50,7 @@ class Definitions:
     attachments: SetAttachments | None = None
     transform: SetTransform | None = None
     polling_source: SetPollingSource | None = None
-    """None also if it is disabled."""
+    """None even if it is disabled."""
     push_sources: Mapping[str, AddPushSource] = field(default_factory=dict)
     """The enabled ones, by name."""
     disabled_sources: frozenset[str] = frozenset()
@@ -125,7 +125,7 @@ class ChainState:
 
     @property
     def polling_source(self) -> SetPollingSource | None:
-        """Return the current polling source, None also if it is disabled."""
+        """Return the current polling source, None even if it is disabled."""
         return self.definitions.polling_source
 
     @property
@@ -149,7 +149,7 @@ class ChainState:
         )
 
     def progress_of(self, dataset: DatasetId) -> InputProgress:
-        """Return how far an input has been processed; an empty progress if it never was."""
+        """Return the progress of an input; an empty progress if it was never processed."""
         for progress in self.input_progress:
             if progress.dataset_id == dataset:
                 return progress

@@ -35,7 +35,7 @@ class InputMismatch(VerificationFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSlices:
-    """What one input contributes to one transform step: slices and watermarks, oldest first."""
+    """The contribution of one input to one transform step: slices and watermarks, oldest first."""
 
     step: ExecuteTransformInput
     slices: tuple[DataSlice, ...]
@@ -49,8 +49,9 @@ class InputSlices:
 def plan_inputs(
     state: ChainState, heads: Mapping[DatasetId, ChainState]
 ) -> tuple[ExecuteTransformInput, ...] | None:
-    """Return what the next transform step reads of each input, in SetTransform order; None if there is nothing to do.
+    """Return the data that the next transform step reads from each input, in SetTransform order.
 
+    None if there is nothing to do.
     `heads` has the inputs' states by id. There is nothing to do without a transform, while an input has no schema, or
     if all inputs are unchanged and the output has a schema. A planned step may still contain nothing but definitions,
     which only the inputs' blocks show (`has_work`), and it may end before the heads (`input_until_change`).
@@ -81,7 +82,7 @@ def _step_to(state: ChainState, head: ChainState) -> ExecuteTransformInput:
 
 
 def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> InputSlices:
-    """Return what the blocks after `prevBlockHash` up to `newBlockHash`, oldest first, contribute to a transform step.
+    """Return the contribution of the blocks after `prevBlockHash` up to `newBlockHash`, oldest first, to a step.
 
     This is the same for a planned step and a stored event's. Raises `InputMismatch` unless the blocks contain exactly
     the records that the step names.
@@ -89,13 +90,13 @@ def input_of(step: ExecuteTransformInput, blocks: Iterable[MetadataBlock]) -> In
     contents = _StepContents()
     for block in blocks:
         contents.take(block)
-    return contents.brought(step)
+    return contents.input_slices(step)
 
 
 def input_until_change(
     step: ExecuteTransformInput, blocks: Iterable[tuple[Multihash, MetadataBlock]]
 ) -> InputSlices:
-    """Return what an input contributes to a planned step, which ends before the input changes (spec: Batch step).
+    """Return the contribution of an input to a planned step, which ends before the input changes (spec: Batch step).
 
     `blocks` are those after `prevBlockHash` up to `newBlockHash`, oldest first, with their hashes. A block that sets
     schema or vocabulary ends the step if records or watermarks come before it, so that a request sees one schema per
@@ -115,12 +116,12 @@ def input_until_change(
         new_block_hash=None if last == step.prev_block_hash else last,
         new_offset=contents.slices[-1].offset_interval.end if contents.slices else None,
     )
-    return contents.brought(cut)
+    return contents.input_slices(cut)
 
 
 @dataclass(slots=True)
 class _StepContents:
-    """What the blocks of a step contain."""
+    """Contents of the blocks of a step."""
 
     slices: list[DataSlice] = field(default_factory=list)
     watermarks: list[Watermark] = field(default_factory=list)
@@ -137,8 +138,8 @@ class _StepContents:
         if event.new_watermark is not None:
             self.watermarks.append(Watermark(system_time=block.system_time, event_time=event.new_watermark))
 
-    def brought(self, step: ExecuteTransformInput) -> InputSlices:
-        """Return what a step of these blocks contributes; raises `InputMismatch` unless it names their records."""
+    def input_slices(self, step: ExecuteTransformInput) -> InputSlices:
+        """Return the contribution of a step of these blocks; raises `InputMismatch` unless it names their records."""
         before = -1 if step.prev_offset is None else step.prev_offset
         last = before if step.new_offset is None else step.new_offset
         first = self.slices[0].offset_interval.start if self.slices else before + 1

@@ -58,7 +58,7 @@ def read_link(read: ReadBlock, name: Multihash, sequence_number: int | None = No
     Raises `ChainBroken`. Other errors of `read` are passed on.
     """
     raw = _read_raw(read, name, sequence_number)
-    return _decoded(name, raw, sequence_number)
+    return _decode(name, raw, sequence_number)
 
 
 def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
@@ -75,7 +75,7 @@ def iterate(read: ReadBlock, head: Multihash) -> Iterator[Link]:
 def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> Iterator[Link]:
     """Yield the blocks after `stop` up to `head`, oldest first; all of them if `stop` is None.
 
-    Raises `ChainBroken`, also if `stop` is not in the chain. Only a run of blocks is in memory at a time, so in a long
+    Raises `ChainBroken`, even if `stop` is not in the chain. Only a run of blocks is in memory at a time, so in a long
     range all but the oldest run are read twice.
     """
     if head == stop:
@@ -92,9 +92,9 @@ def blocks_between(read: ReadBlock, head: Multihash, stop: Multihash | None) -> 
             break
     else:
         raise _broken("missing", stop or head, None, f"is not in the chain of {head}")
-    yield from _popped(run)
+    yield from _pop_links(run)
     for name in reversed(newest[:-1]):
-        yield from _popped([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN_BLOCKS)])
+        yield from _pop_links([(block, raw) for block, raw, _ in islice(raw_blocks(read, name), _RUN_BLOCKS)])
 
 
 def number_before(read: ReadBlock, head: Multihash, kind: type[object]) -> int:
@@ -106,10 +106,10 @@ def number_before(read: ReadBlock, head: Multihash, kind: type[object]) -> int:
     return next(block.sequence_number for block in blocks if isinstance(block.event, kind)) - 1
 
 
-def _popped(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:
+def _pop_links(run: list[tuple[Multihash, bytes]]) -> Iterator[Link]:
     while run:
         name, raw = run.pop()
-        yield _decoded(name, raw, None)
+        yield _decode(name, raw, None)
 
 
 def raw_blocks(read: ReadBlock, head: Multihash) -> Iterator[tuple[Multihash, bytes, Multihash | None]]:
@@ -149,7 +149,7 @@ def _read_raw(read: ReadBlock, name: Multihash, number: int | None) -> bytes:
     return raw
 
 
-def _decoded(name: Multihash, raw: bytes, number: int | None) -> Link:
+def _decode(name: Multihash, raw: bytes, number: int | None) -> Link:
     try:
         decoded = decode_block(raw)
     except InvalidInput as error:
@@ -170,7 +170,7 @@ def _check_header(name: Multihash, block: MetadataBlock | BlockHeader, number: i
 def fold(read: ReadBlock, head: Multihash, past: ChainState | None = None) -> ChainState:
     """Return the state at `head`, with every rule checked on the way from `past`, or from the first block.
 
-    Raises `ChainBroken`, also if `past` is not in the chain, and `ChainRuleViolated`.
+    Raises `ChainBroken`, even if `past` is not in the chain, and `ChainRuleViolated`.
     """
     state = past
     for name, decoded, _ in blocks_between(read, head, None if past is None else past.head):

@@ -21,7 +21,7 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import (
     TransformProgress,
 )
 
-__all__ = ["Body", "Envelope", "body_of", "decode", "encode", "envelope", "stamped"]
+__all__ = ["Body", "Envelope", "body_of", "decode", "encode", "envelope", "stamp"]
 
 Body: TypeAlias = (
     Propose
@@ -64,7 +64,7 @@ def envelope(
     return message
 
 
-def stamped(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
+def stamp(message: Envelope, *, message_id: str, sent_at: int) -> Envelope:
     """Return the envelope with id, time (ns since the epoch) and correlation id where these were missing."""
     parsed = Envelope()
     parsed.CopyFrom(message)

@@ -51,7 +51,7 @@ class SourcedSnapshot:
 def sourced_snapshots(text: bytes, name: str) -> tuple[SourcedSnapshot, ...]:
     """Return every snapshot in `text`; raises `InvalidInput` with file, line, column and path of the error."""
     return tuple(
-        SourcedSnapshot(name=name, snapshot=_located(_snapshot, document, name), document=document)
+        SourcedSnapshot(name=name, snapshot=_read_located(_snapshot, document, name), document=document)
         for document in _some(text, name)
     )
 
@@ -69,7 +69,7 @@ def event_from_text(text: bytes, name: str) -> KnownEvent:
             return _event(_content(value, "MetadataEvent", (1,))[0], "content")
         return _event(value, "")
 
-    return _located(read, _only(text, name), name)
+    return _read_located(read, _only(text, name), name)
 
 
 def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
@@ -81,7 +81,7 @@ def block_from_text(text: bytes, name: str) -> tuple[MetadataBlock, int | None]:
             return from_plain(MetadataBlock, content, "content"), version
         return from_plain(MetadataBlock, value), None
 
-    return _located(read, _only(text, name), name)
+    return _read_located(read, _only(text, name), name)
 
 
 def block_to_yaml(raw: bytes) -> str:
@@ -96,7 +96,7 @@ def repository_from_text(text: bytes, name: str) -> Repository:
     def read(value: Any) -> Repository:
         return from_plain(Repository, _content(value, "Repository", (1,))[0], "content")
 
-    return _located(read, _only(text, name), name)
+    return _read_located(read, _only(text, name), name)
 
 
 def repository_to_yaml(repository: Repository) -> str:
@@ -158,7 +158,7 @@ def _only(text: bytes, name: str) -> Document:
 
 
 def _location(document: Document, name: str, path: str) -> str:
-    """Return where a path is; fields that were renamed may have their former names in the text."""
+    """Return the position of a path; fields that were renamed may have their former names in the text."""
     former = re.sub(rf"\.({'|'.join(_FORMERLY_SCHEMA)})\b", ".schema", path)
     locations = [location for location in map(document.location_of, (path, former)) if location is not None]
     if not locations:
@@ -167,7 +167,7 @@ def _location(document: Document, name: str, path: str) -> str:
     return f"{name}:{line}:{column}"
 
 
-def _located(read: Callable[[Any], T], document: Document, name: str) -> T:
+def _read_located(read: Callable[[Any], T], document: Document, name: str) -> T:
     """Return the result of `read` for the document; its errors get file, line and column in front of the path."""
     try:
         return read(document.value)

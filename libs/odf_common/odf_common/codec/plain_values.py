@@ -97,7 +97,7 @@ def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None
     if cls is ExtraAttributes:
         return _extra(plain, where)
     if not isinstance(plain, Mapping):
-        raise InvalidInput(text=f"expected a mapping, got {_described(plain)}", where=where)
+        raise InvalidInput(text=f"expected a mapping, got {_describe(plain)}", where=where)
     values: dict[str, Any] = {}
     for key, content in plain.items():
         if key == ignoring:
@@ -143,7 +143,7 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
     if isinstance(plain, str):
         plain = {"kind": plain}  # short form of members without required fields
     if not isinstance(plain, Mapping):
-        raise InvalidInput(text=f"expected a mapping with 'kind', got {_described(plain)}", where=where)
+        raise InvalidInput(text=f"expected a mapping with 'kind', got {_describe(plain)}", where=where)
     tag = plain.get("kind")
     if not isinstance(tag, str):
         raise InvalidInput(text=f"'kind' is missing; expected one of {_keys_text(_tags(union))}", where=where)
@@ -152,7 +152,7 @@ def _member(union: OneOf, plain: object, where: str) -> Any:
         return _unknown(plain, where)
     if cls is None:
         tags = _tags(union)
-        text = f"unknown kind {_described(tag)}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
+        text = f"unknown kind {_describe(tag)}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
         raise InvalidInput(text=text, where=child(where, "kind"))
     return _record(cls, plain, where, ignoring="kind")
 
@@ -203,7 +203,7 @@ def _value(shape: Shape, plain: object, where: str) -> Any:
         case EnumShape():
             return _choice(shape, plain, where)
         case Bytes() | TimestampShape():
-            return _parsed(shape, plain, where)
+            return _parse(shape, plain, where)
         case TableShape(of=of):
             return _record(of, plain, where)
         case OneOf():
@@ -215,13 +215,13 @@ def _value(shape: Shape, plain: object, where: str) -> Any:
 
 def _expect(kind: type[T], what: str, plain: object, where: str) -> T:
     if not isinstance(plain, kind):
-        raise InvalidInput(text=f"expected {what}, got {_described(plain)}", where=where)
+        raise InvalidInput(text=f"expected {what}, got {_describe(plain)}", where=where)
     return plain
 
 
 def _text(plain: object, where: str) -> str:
     if isinstance(plain, bool | int | float):
-        raise InvalidInput(text=f"expected a string, got {_described(plain)}; put it in quotes", where=where)
+        raise InvalidInput(text=f"expected a string, got {_describe(plain)}; put it in quotes", where=where)
     text = _expect(str, "a string", plain, where)
     if not text.isprintable() and any("\ud800" <= character <= "\udfff" for character in text):
         raise InvalidInput(text="half a surrogate pair is not a valid string", where=where)
@@ -230,7 +230,7 @@ def _text(plain: object, where: str) -> str:
 
 def _integer(shape: Integer, plain: object, where: str) -> int:
     if isinstance(plain, bool) or not isinstance(plain, int):
-        raise InvalidInput(text=f"expected an integer, got {_described(plain)}", where=where)
+        raise InvalidInput(text=f"expected an integer, got {_describe(plain)}", where=where)
     bits = 8 * shape.width.size
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if shape.width.signed else (0, (1 << bits) - 1)
     if not low <= plain <= high:
@@ -249,7 +249,7 @@ def _choice(shape: EnumShape, plain: object, where: str) -> Any:
     return names[tag]
 
 
-def _parsed(shape: Bytes | TimestampShape, plain: object, where: str) -> Any:
+def _parse(shape: Bytes | TimestampShape, plain: object, where: str) -> Any:
     text = _text(plain, where)
     try:
         if isinstance(shape, TimestampShape):
@@ -283,7 +283,7 @@ def _keys_text(keys: Iterable[str]) -> str:
     return ", ".join(keys)
 
 
-def _described(plain: object) -> str:
+def _describe(plain: object) -> str:
     if plain is None:
         return "nothing"
     if isinstance(plain, Mapping):

@@ -222,13 +222,13 @@ class _Reader:
 
     def _value(self, event: Any, location: _Location, depth: int) -> Any:
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            raise self._refused("anchors and aliases are not allowed", event)
+            raise self._refusal("anchors and aliases are not allowed", event)
         if event.tag is not None:
-            raise self._refused(f"tag {event.tag!r} is not allowed", event)
+            raise self._refusal(f"tag {event.tag!r} is not allowed", event)
         if isinstance(event, yaml.ScalarEvent):
             return event.value if event.style else scalar_of(event.value)
         if depth == MAX_YAML_DEPTH:
-            raise self._refused(f"nested deeper than {MAX_YAML_DEPTH}", event)
+            raise self._refusal(f"nested deeper than {MAX_YAML_DEPTH}", event)
         if isinstance(event, yaml.SequenceStartEvent):
             return self._items(location, depth)
         return self._entries(location, depth)
@@ -244,15 +244,15 @@ class _Reader:
         entries: dict[str, Any] = {}
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             if not isinstance(event, yaml.ScalarEvent) or event.anchor is not None or event.tag is not None:
-                raise self._refused("a key has to be a plain string", event)
+                raise self._refusal("a key has to be a plain string", event)
             key = event.value
             if key in entries:
-                raise self._refused(f"key {key!r} is given twice", event)
+                raise self._refusal(f"key {key!r} is given twice", event)
             below = location.below[key] = _location(event)
             entries[key] = self._value(next(self._events), below, depth + 1)
         return entries
 
-    def _refused(self, text: str, event: Any) -> InvalidInput:
+    def _refusal(self, text: str, event: Any) -> InvalidInput:
         location = _location(event)
         return InvalidInput(text=text, where=f"{self._name}:{location.line}:{location.column}")
 

@@ -93,19 +93,19 @@ def with_system_columns(
 
 def normalize_timestamps(table: pa.Table) -> pa.Table:
     """Convert all timestamps to UTC and a unit that is stored unchanged; those without a zone are taken as UTC."""
-    fields = [column.with_type(_normalized(column.type)) for column in table.schema]
+    fields = [column.with_type(_normalize(column.type)) for column in table.schema]
     if all(new.type == old.type for new, old in zip(fields, table.schema, strict=True)):
         return table
     return table.cast(pa.schema(fields))
 
 
-def _normalized(type_: pa.DataType) -> pa.DataType:
+def _normalize(type_: pa.DataType) -> pa.DataType:
     if kind.is_timestamp(type_):
         return stored_type(type_)
     if kind.is_struct(type_):
-        return pa.struct([inner.with_type(_normalized(inner.type)) for inner in type_.fields])
+        return pa.struct([inner.with_type(_normalize(inner.type)) for inner in type_.fields])
     if kind.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_normalized(type_.value_type)))
+        return pa.list_(type_.value_field.with_type(_normalize(type_.value_type)))
     return type_
 
 

@@ -64,7 +64,7 @@ def record_rows(table: "pa.Table") -> Iterator[Mapping[str, object]]:
         if rows is not None:
             yield from rows
         else:
-            columns = [[_held(value) for value in column] for column in batch.columns]
+            columns = [[_python_value(value) for value in column] for column in batch.columns]
             yield from (dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True))
 
 
@@ -79,7 +79,7 @@ def distinct(names: Iterable[str]) -> list[str]:
     return result
 
 
-def _held(value: "pa.Scalar") -> object:
+def _python_value(value: "pa.Scalar") -> object:
     """Return a value as its Python equivalent, or as a string if it has none."""
     try:
         return value.as_py() if not value.is_valid or not _has_nanoseconds(value.type) else _in_parts(value)
@@ -92,18 +92,18 @@ def _in_parts(value: "pa.Scalar") -> object:
 
     if kind.is_struct(value.type):
         names = [field.name for field in value.type]
-        parts = [_held(value[number]) for number in range(len(names))]
+        parts = [_python_value(value[number]) for number in range(len(names))]
         pairs = list(zip(names, parts, strict=True))
         return dict(pairs) if len(set(names)) == len(names) else pairs
     if kind.is_map(value.type):
-        return [(_held(item[0]), _held(item[1])) for item in value.values]
+        return [(_python_value(item[0]), _python_value(item[1])) for item in value.values]
     if kind.is_nested(value.type) and hasattr(value, "values"):
-        return [_held(item) for item in value.values]
+        return [_python_value(item) for item in value.values]
     if hasattr(value, "as_buffer"):  # a string that is not UTF-8
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     inner = getattr(value, "value", None)
     if hasattr(inner, "as_py"):  # of a dictionary, union, run or extension
-        return _held(inner)
+        return _python_value(inner)
     if isinstance(inner, int) and _has_nanoseconds(value.type):
         return _exact(inner, value.type)
     return f"{inner} {value.type}"

@@ -38,12 +38,12 @@ def to_arrow(schema: odf.DataSchema) -> pa.Schema:
 
 def _field(column: odf.DataField) -> pa.Field:
     try:
-        return _of(column.name, column.type)
+        return _field_of(column.name, column.type)
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise InvalidInput(text=str(error), where=f"column {column.name}") from error
 
 
-def _of(name: str, type_: odf.DataType) -> pa.Field:
+def _field_of(name: str, type_: odf.DataType) -> pa.Field:
     if isinstance(type_, odf.DataTypeOption):
         return pa.field(name, _type(type_.inner), nullable=True)
     return pa.field(name, _type(type_), nullable=isinstance(type_, odf.DataTypeNull))
@@ -61,9 +61,9 @@ def _type(type_: odf.DataType) -> pa.DataType:
         case odf.DataTypeStruct(fields=fields):
             return pa.struct([_field(inner) for inner in fields])
         case odf.DataTypeList(item_type=item, fixed_length=length):
-            return pa.list_(_of("element", item), -1 if length is None else length)
+            return pa.list_(_field_of("element", item), -1 if length is None else length)
         case odf.DataTypeMap(key_type=key, value_type=value, keys_sorted=keys_sorted):
-            return pa.map_(_type(key), _of("value", value), bool(keys_sorted))
+            return pa.map_(_type(key), _field_of("value", value), bool(keys_sorted))
         case odf.DataTypeOption(inner=inner):
             return _type(inner)
         case _:
@@ -122,10 +122,10 @@ def _data_type(type_: pa.DataType, where: str) -> odf.DataType:
         return odf.DataTypeBinary()
     if kind.is_decimal(type_):
         return odf.DataTypeDecimal(precision=type_.precision, scale=type_.scale)
-    return _nested(type_, where)
+    return _nested_type(type_, where)
 
 
-def _nested(type_: pa.DataType, where: str) -> odf.DataType:
+def _nested_type(type_: pa.DataType, where: str) -> odf.DataType:
     if kind.is_struct(type_):
         fields = tuple(_data_field(inner, f"{where}.{inner.name}") for inner in type_.fields)
         return odf.DataTypeStruct(fields=fields)

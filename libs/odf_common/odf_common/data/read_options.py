@@ -1,4 +1,4 @@
-"""Which options of a read step are possible; `where` in errors is the option, as in a manifest (spec: ReadStep)."""
+"""Possible options of read steps; `where` in errors is the option, as in a manifest (spec: ReadStep)."""
 
 import codecs
 from contextlib import suppress

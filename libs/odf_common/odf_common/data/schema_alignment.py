@@ -27,7 +27,7 @@ def aligned_schema(
     for column in stored_schema(record_schema):
         old = before.get(column.name, column)
         is_number = column.name in numbers and kind.is_integer(old.type) and kind.is_integer(column.type)
-        fields.append(old if is_number else _continued(column, old))
+        fields.append(old if is_number else _continue_field(column, old))
     return pa.schema(fields)
 
 
@@ -66,7 +66,7 @@ def with_new_columns(dataset_schema: pa.Schema, record_schema: pa.Schema) -> pa.
     return pa.schema([*dataset_schema, *(pa.field(field.name, field.type, nullable=True) for field in new)])
 
 
-def _continued(new: pa.Field, old: pa.Field) -> pa.Field:
+def _continue_field(new: pa.Field, old: pa.Field) -> pa.Field:
     return pa.field(new.name, _continued_type(new.type, old.type), old.nullable)
 
 
@@ -75,9 +75,9 @@ def _continued_type(new: pa.DataType, old: pa.DataType) -> pa.DataType:
         return old
     if kind.is_struct(new) and kind.is_struct(old):
         before = {inner.name: inner for inner in old.fields}
-        return pa.struct([_continued(inner, before.get(inner.name, inner)) for inner in new.fields])
+        return pa.struct([_continue_field(inner, before.get(inner.name, inner)) for inner in new.fields])
     if kind.is_list(new) and kind.is_list(old):
-        return pa.list_(_continued(new.value_field, old.value_field))
+        return pa.list_(_continue_field(new.value_field, old.value_field))
     return new
 
 

@@ -14,7 +14,7 @@ from odf_common.data.columns import OPERATION, Operation, check_corrections
 from odf_common.data.schema_evolution import with_optionality_of
 from odf_common.data.stored_types import PER_SECOND, compared_schema
 from odf_common.data.years import first_unknown_year
-from odf_common.errors import InvalidInput, VerificationFailed, counted
+from odf_common.errors import InvalidInput, VerificationFailed, count_of
 from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import NANOS, Timestamp
 
@@ -52,7 +52,7 @@ def check_records(
     _check_offsets(table, interval)
     for column, name in zip(table.columns[:SYSTEM_COLUMNS], table.column_names, strict=False):
         if column.null_count:
-            raise RecordsDiffer(kind=NULL, text=f"column {name} has {counted(column.null_count, 'null')}")
+            raise RecordsDiffer(kind=NULL, text=f"column {name} has {count_of(column.null_count, 'null')}")
     if table.num_columns > OPERATION:
         _check_operations(table.column(OPERATION))
     _check_years(table, interval.start)

@@ -83,7 +83,7 @@ def read_foreign_slice(file: Path, records: int, most: int = MAX_FOREIGN_BYTES) 
     with _reading(file), pq.ParquetFile(file, memory_map=True) as parquet:
         limit = _decoded_limit(file, most)
         _check_declared(parquet, file, limit)
-        if parquet.metadata.num_rows != records and _decoded(parquet.metadata) > _HARMLESS_BYTES:
+        if parquet.metadata.num_rows != records and _decoded_bytes(parquet.metadata) > _HARMLESS_BYTES:
             why = f"contains {parquet.metadata.num_rows} records, but {records} are declared"
             raise CorruptSlice(file=file.name, why=why)
         written_out = parquet_text_bytes(file, limit)
@@ -145,11 +145,11 @@ def _leaves(column: pa.Field, parent: str) -> list[str]:
 
 
 def _decoded_limit(file: Path, most: int) -> int:
-    """Return how many bytes a file may be when decoded."""
+    """Return the greatest number of bytes that a decoded file may have."""
     return min(max(_HARMLESS_BYTES, file.stat().st_size * _MAX_INFLATION), most)
 
 
-def _decoded(metadata: pq.FileMetaData) -> int:
+def _decoded_bytes(metadata: pq.FileMetaData) -> int:
     return int(metadata.num_rows * metadata.num_columns * _VALUE_BYTES)
 
 
@@ -167,7 +167,7 @@ def _check_declared(parquet: pq.ParquetFile, file: Path, limit: int | None = Non
             file=file.name, why=f"row groups of {widths} columns in a file of {metadata.num_columns}"
         )
     size, limit = file.stat().st_size, limit or _decoded_limit(file, sys.maxsize)
-    if _decoded(metadata) > limit:
+    if _decoded_bytes(metadata) > limit:
         why = f"{size} bytes claim to contain {metadata.num_rows} records, more than {limit >> 20} MiB of values"
         raise CorruptSlice(file=file.name, why=why)
     # Not by column: Arrow aborts the process for a column chunk with damaged metadata.
@@ -247,7 +247,7 @@ class _reading:  # noqa: N801 - reads as a verb
 def without_nulls_behind_nulls(table: pa.Table) -> pa.Table:
     """Return the same records, with required fields of null structs not null; nulls anywhere else stay."""
     columns = [
-        pa.chunked_array([_cleared(chunk) for chunk in column.chunks], column.type)
+        pa.chunked_array([_clear(chunk) for chunk in column.chunks], column.type)
         if _has_required_parts(column.type)
         else column
         for column in table.columns
@@ -263,15 +263,15 @@ def _has_required_parts(type_: pa.DataType) -> bool:
     )
 
 
-def _cleared(values: pa.Array) -> pa.Array:
+def _clear(values: pa.Array) -> pa.Array:
     if not _has_required_parts(values.type):
         return values
     if kind.is_list(values.type):
-        return _list_of(values, values.buffers()[0], _cleared(values.values))
+        return _list_of(values, values.buffers()[0], _clear(values.values))
     is_there = values.is_valid()
     parts = []
     for index, field in enumerate(values.type.fields):
-        part = _cleared(values.field(index))
+        part = _clear(values.field(index))
         if not field.nullable and not part.filter(is_there).null_count:
             part = _always_there(part)
         parts.append(part)

@@ -86,7 +86,7 @@ _MAX_DIGITS: Final = 20
 
 
 def epoch_digits(text: str | None) -> int | None:
-    """Return which decimal of a second a number of this `timestampFormat` counts; None if it is no epoch format."""
+    """Return the decimal of a second that a number of this `timestampFormat` counts; None if it is no epoch format."""
     return (
         None if text is None else {name.lower(): digits for name, digits in EPOCHS.items()}.get(text.lower())
     )
@@ -100,7 +100,7 @@ def likely_epoch(number: float) -> str | None:
 
 
 def epoch_hint(text: str) -> str:
-    """Return which format would read a text as a time, for the end of an error; empty if it is no number."""
+    """Return the format that would read a text as a time, for the end of an error; empty if it is no number."""
     name = likely_epoch(int(text)) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else None
     return "" if name is None else f"; with `timestampFormat: {name}` it is"
 
@@ -146,24 +146,24 @@ def _directives(tokens: Sequence[str], text: str) -> set[str]:
             continue
         if token not in _DIRECTIVES:
             supported = " ".join(sorted(_DIRECTIVES | set(_COMPOSED)))
-            raise _refused(text, f"{token} is not supported; supported are {supported}")
+            raise _refusal(text, f"{token} is not supported; supported are {supported}")
         if token in seen:
-            raise _refused(text, f"a part of the time occurs twice ({token})")
+            raise _refusal(text, f"a part of the time occurs twice ({token})")
         seen.add(token)
     if not seen:
-        raise _refused(text, "has no part of a date or time")
+        raise _refusal(text, "has no part of a date or time")
     if "%p" in seen and "%I" not in seen:
-        raise _refused(text, "AM and PM need an hour from 1 to 12 (Java's h, strftime's %I)")
+        raise _refusal(text, "AM and PM need an hour from 1 to 12 (Java's h, strftime's %I)")
     return seen
 
 
-def _refused(text: str, why: str) -> InvalidInput:
+def _refusal(text: str, why: str) -> InvalidInput:
     return InvalidInput(where=f"time format {text!r}", text=why)
 
 
 def _from_java(text: str) -> str:
     if text.lower().startswith(("epoch", "rfc", "unix")):
-        raise _refused(text, f"is unknown; formats by name are {RFC3339}, {', '.join(EPOCHS)}")
+        raise _refusal(text, f"is unknown; formats by name are {RFC3339}, {', '.join(EPOCHS)}")
     parts = []
     end = 0
     for match in _JAVA_TOKEN.finditer(text):
@@ -172,7 +172,7 @@ def _from_java(text: str) -> str:
         end = match.end()
         parts.append(_java_token(match, text))
     if end != len(text):
-        raise _refused(text, f"cannot be read at {text[end:]!r}")
+        raise _refusal(text, f"cannot be read at {text[end:]!r}")
     return "".join(parts)
 
 
@@ -189,7 +189,7 @@ def _java_token(match: "re.Match[str]", text: str) -> str:
             break
     what = repr(match.group(0)) if letter in _JAVA else f"the letter {letter!r}"
     advice = f": {_JAVA_ADVICE[letter]}" if letter in _JAVA_ADVICE else ""
-    raise _refused(text, f"{what} is not supported{advice}")
+    raise _refusal(text, f"{what} is not supported{advice}")
 
 
 def _patterns(tokens: Sequence[str], *, milliseconds: bool, is_numeric: bool) -> Sequence[str]:

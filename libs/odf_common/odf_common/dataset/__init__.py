@@ -1,1 +1,4 @@
-"""What services and commands share of one dataset: its cached state, replay of transforms, notes kept next to it."""
+"""Work on one dataset that services and commands share.
+
+Its cached state, replay of transforms, notes kept next to it.
+"""

@@ -51,14 +51,14 @@ class Rejects:
 
     count: int = 0
     reason: str = ""
-    """Why the first of them was rejected; empty if unknown."""
+    """The reason why the first of them was rejected; empty if unknown."""
     since: Timestamp | None = None
     """When the first of them was rejected; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstReject:
-    """Why and when the first open message of a source was rejected; None if that is unknown."""
+    """Reason and time of the first open rejection of a source; None if unknown."""
 
     reason: str
     since: Timestamp | None = None
@@ -71,7 +71,7 @@ class Numbers:
     intervals: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, numbers: Iterable[int]) -> Self:
+    def from_numbers(cls, numbers: Iterable[int]) -> Self:
         """Return these numbers."""
         intervals: list[tuple[int, int]] = []
         for number in sorted(set(numbers)):
@@ -105,7 +105,7 @@ class Numbers:
         return replace(self, intervals=tuple(intervals))
 
     def count_from(self, first: int) -> int:
-        """Return how many are `first` or greater."""
+        """Return the count of numbers that are `first` or greater."""
         return sum(max(end - max(start, first), 0) for start, end in self.intervals)
 
 
@@ -157,7 +157,7 @@ class HandledRejects:
         return replace(self, counts=counts, through=through, positions=left)
 
     def open_count(self, source: str, progress: SourceProgress) -> int:
-        """Return how many of a source's rejected messages await a decision."""
+        """Return the number of a source's rejected messages that await a decision."""
         handled = self.as_of(source, progress)
         rows = rows_part(source)
         dropped = sum(
@@ -168,7 +168,10 @@ class HandledRejects:
         return progress.rejected - handled.counts[source] - retried
 
     def as_of(self, source: str, progress: SourceProgress) -> Self:
-        """Return what still applies at the source's position: messages read again after a reset need a new decision."""
+        """Return the rejects that still apply at the source's position.
+
+        Messages read again after a reset need a new decision.
+        """
         behind = {
             position
             for position in self.positions
@@ -183,12 +186,12 @@ class HandledRejects:
 
 
 def reading_id(source: str, topic: str, topic_id: str) -> str:
-    """Return what identifies a source's reading of a topic: other sources may read an external topic too."""
+    """Return the identity of a source's reading of a topic: other sources may read an external topic too."""
     return topic_id if PUSH_TOPICS in topic else f"{source} {topic_id}"
 
 
 def rows_part(source: str) -> tuple[str, int]:
-    """Return what rejected rows of a source have in place of a topic's id and partition."""
+    """Return the stand-in for a topic's id and partition in rejected rows of a source."""
     return reading_id(source, "", ""), 0
 
 
@@ -215,7 +218,7 @@ def source_progress(state: SourceState | None) -> SourceProgress:
 
 
 def rows_in(plain: Any) -> tuple[int, Numbers]:  # noqa: ANN401 - JSON
-    """Return how many rows of pushed files were rejected, and which of them were committed since; raises as above."""
+    """Return the number of rejected rows of pushed files, and those that were committed since; raises as above."""
     rows = plain.get("rows", {})
     return int(rows.get("rejected", 0)), Numbers.parse(rows.get("retried", ()))
 
@@ -304,7 +307,7 @@ def note_reason(
 
 
 def load_handled(blobs: BlobStore, dataset: DatasetId) -> HandledRejects:
-    """Return what was handled; nothing if there is no note, or none that can be read: all messages are open then."""
+    """Return the handled messages; none if there is no note, or none that can be read: all messages are open then."""
     try:
         plain = json.loads(blobs.note(dataset, HANDLED) or "{}")
         return HandledRejects(

@@ -1,4 +1,4 @@
-"""Where a stopped source continues, as a user writes it: `earliest`, `latest`, `keep`, an offset, or one per partition.
+"""The position at which a stopped source continues: `earliest`, `latest`, `keep`, an offset, or one per partition.
 
 The command checks the form before it connects; the service that reads the source compares it with the topic.
 """

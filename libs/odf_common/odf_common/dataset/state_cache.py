@@ -98,7 +98,7 @@ class ChainStates:
         raw = self._cache.get(dataset)
         cached = None if raw is None else _decode_state(raw)
         starts = {state.head: state for state in (latest, cached) if state is not None}
-        state = starts[head] if head in starts else self._folded(dataset, head, starts.values())
+        state = starts[head] if head in starts else self._fold(dataset, head, starts.values())
         if raw is not None and cached is not None and cached.head == head:
             self._keep(dataset, state, len(raw), is_new=False)
         else:
@@ -112,7 +112,7 @@ class ChainStates:
         """
         with self._lock:
             latest = self._states.get(dataset)
-        return self._folded(dataset, block, () if latest is None else (latest,))
+        return self._fold(dataset, block, () if latest is None else (latest,))
 
     def remember(self, state: ChainState) -> None:
         """Cache the state of a new head."""
@@ -133,14 +133,14 @@ class ChainStates:
         self._states.pop(dataset, None)
         self._bytes -= self._sizes.pop(dataset, 0)
 
-    def _folded(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
+    def _fold(self, dataset: DatasetId, head: Multihash, starts: Iterable[ChainState]) -> ChainState:
         """Fold from the highest known state on the chain, else from the seed."""
         read = block_reader(self._blobs, dataset)
         for past in sorted(starts, key=lambda state: state.sequence_number, reverse=True):
             with suppress(ChainBroken):
-                return _noted(fold(read, head, past), past)
+                return _log_reads(fold(read, head, past), past)
         try:
-            return _noted(fold(read, head), None)
+            return _log_reads(fold(read, head), None)
         except ChainBroken as error:
             if error.kind == "missing":
                 raise NotFound(what=f"block {error.block} of {dataset}") from error
@@ -181,7 +181,7 @@ def _decode_state(raw: bytes) -> ChainState | None:
         return None
 
 
-def _noted(state: ChainState, past: ChainState | None) -> ChainState:
+def _log_reads(state: ChainState, past: ChainState | None) -> ChainState:
     """Log how many blocks were read: many of them again and again mean that the caches are too small, or were lost."""
     blocks = state.sequence_number - (-1 if past is None else past.sequence_number)
     log.debug("chain folded", dataset_id=str(state.dataset_id), blocks=blocks, head=str(state.head))

@@ -95,7 +95,7 @@ def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) ->
     if kind.is_fixed_size_binary(type_):
         width = type_.byte_width
         starts = _steps(rows + 1, width)
-        return _prefixed(_raw(array, width), starts, None, valid)
+        return _prefix(_raw(array, width), starts, None, valid)
     if is_bytes(type_):
         return _encode_bytes(array, valid)
     if is_list(type_):
@@ -109,7 +109,7 @@ def encode(array: pa.Array, valid: Mask | None, scratch: Bytes | None = None) ->
 def _encode_bytes(array: pa.Array, valid: Mask | None) -> EncodedRows:
     wide = kind.is_large_binary(array.type) or kind.is_large_string(array.type)
     offsets = _offsets(array.buffers()[1], array.offset, len(array), wide=wide)
-    return _prefixed(_whole(array.buffers()[2]), offsets, None, valid)
+    return _prefix(_all_bytes(array.buffers()[2]), offsets, None, valid)
 
 
 def _encode_lists(array: pa.Array, valid: Mask | None) -> EncodedRows:
@@ -123,7 +123,7 @@ def _encode_lists(array: pa.Array, valid: Mask | None) -> EncodedRows:
         items = plain(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
         offsets = offsets - offsets[0]
     encoded = encode(items, validity(items))
-    return _prefixed(encoded.data, encoded.offsets()[offsets], np.diff(offsets), valid)
+    return _prefix(encoded.data, encoded.offsets()[offsets], np.diff(offsets), valid)
 
 
 def _one_byte(values: Bytes, valid: Mask | None) -> EncodedRows:
@@ -146,7 +146,7 @@ def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | N
     return EncodedRows(out[:size], lambda: _running(np.where(valid, np.int64(width), np.int64(1))))
 
 
-def _prefixed(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> EncodedRows:
+def _prefix(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> EncodedRows:
     """Put each row's count (None: its length in bytes) before it, in 8 bytes; null rows become a single zero byte."""
     lengths = np.diff(offsets)
     counts = lengths if counts is None else counts
@@ -241,7 +241,7 @@ def _offsets(buffer: pa.Buffer | None, offset: int, length: int, *, wide: bool) 
     ]
 
 
-def _whole(buffer: pa.Buffer | None) -> Bytes:
+def _all_bytes(buffer: pa.Buffer | None) -> Bytes:
     return np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
 
 

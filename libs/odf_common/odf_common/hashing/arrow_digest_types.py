@@ -85,12 +85,12 @@ def _time_seed(type_: pa.DataType) -> bytes | None:
     if kind.is_time(type_):
         return struct.pack("<HQH", _TIME, type_.bit_width, _UNITS[type_.unit])
     if kind.is_timestamp(type_):
-        zone = b"\0" if type_.tz is None else framed(type_.tz)
+        zone = b"\0" if type_.tz is None else frame(type_.tz)
         return struct.pack("<HH", _TIMESTAMP, _UNITS[type_.unit]) + zone
     return None
 
 
-def framed(text: str) -> bytes:
+def frame(text: str) -> bytes:
     """Return UTF-8 bytes after their length in 8 bytes."""
     raw = text.encode()
     return struct.pack("<Q", len(raw)) + raw

@@ -17,7 +17,7 @@ import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.arrow_digest_encoding import Mask, encoded_blocks, plain, validity, zero_nulls
-from odf_common.hashing.arrow_digest_types import UnhashableType, canonical, framed, type_seed
+from odf_common.hashing.arrow_digest_types import UnhashableType, canonical, frame, type_seed
 from odf_common.hashing.multihash import Multihash
 
 __all__ = ["LogicalHasher", "UnhashableType", "check_hashable", "logical_hash"]
@@ -86,7 +86,7 @@ class LogicalHasher:
         for index, column in enumerate(fields):
             depth, name = len(path), f"{parent}{column.name}"
             type_ = canonical(column.type)
-            self._main.update(framed(column.name) + struct.pack("<Q", depth))
+            self._main.update(frame(column.name) + struct.pack("<Q", depth))
             if kind.is_struct(type_):
                 outer = (*levels, depth) if column.nullable else levels
                 yield from self._walk(tuple(type_.fields), (*path, index), outer, f"{name}.")
@@ -105,7 +105,7 @@ def logical_hash(records: pa.Table | pa.RecordBatch | pa.RecordBatchReader) -> M
     """Return the hash of all records, in order; raises `UnhashableType` (spec: Physical and Logical Hashes)."""
     hasher = LogicalHasher(records.schema)
     if isinstance(records, pa.RecordBatchReader):
-        for table in _gathered(records):
+        for table in _group_batches(records):
             hasher.update(table)
     else:
         hasher.update(records)
@@ -117,7 +117,7 @@ def check_hashable(schema: pa.Schema) -> None:
     LogicalHasher(schema)
 
 
-def _gathered(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
+def _group_batches(reader: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Group small batches, so that each column of a group is worth a thread."""
     batches: list[pa.RecordBatch] = []
     size = 0

@@ -19,7 +19,7 @@ class Multihash:
     raw: bytes
 
     @classmethod
-    def of(cls, code: int, digest: bytes) -> Self:
+    def from_digest(cls, code: int, digest: bytes) -> Self:
         """Build from an algorithm's multicodec and a digest of at most 32 bytes."""
         return cls(write_varint(code) + write_varint(len(digest)) + digest)
 

@@ -71,7 +71,7 @@ class Alias:
 
     def __str__(self) -> str:
         """Return the alias in its original spelling."""
-        return _joined(self.account, self.dataset)
+        return _join(self.account, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class RemoteAlias:
 
     def __str__(self) -> str:
         """Return the alias in its original spelling."""
-        return _joined(self.repo, self.account, self.dataset)
+        return _join(self.repo, self.account, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class AmbiguousAlias:
 
     def __str__(self) -> str:
         """Return the alias in its original spelling."""
-        return _joined(self.first, self.dataset)
+        return _join(self.first, self.dataset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class RemoteId:
 
     def __str__(self) -> str:
         """Return repository and canonical id."""
-        return _joined(self.repo, self.id)
+        return _join(self.repo, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,5 +272,5 @@ def _invalid(text: str, expected: str) -> InvalidInput:
     return InvalidInput(text=f"{text!r} is not a reference; expected {expected}")
 
 
-def _joined(*parts: object) -> str:
+def _join(*parts: object) -> str:
     return "/".join(str(part) for part in parts if part is not None)

@@ -55,7 +55,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceState:
-    """How far a source has been read."""
+    """The position of a source."""
 
     source_name: str
     kind: str
@@ -77,7 +77,7 @@ class AddData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteTransformInput:
-    """What a transform read of one input: half-open intervals of blocks and offsets (RFC-014)."""
+    """The data that a transform read from one input: half-open intervals of blocks and offsets (RFC-014)."""
 
     dataset_id: DatasetId
     prev_block_hash: Multihash | None = None
@@ -108,7 +108,7 @@ class Seed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPollingSource:
-    """How data of an external source is fetched and ingested."""
+    """Definition of a source whose data this node fetches."""
 
     fetch: FetchStep
     prepare: tuple[PrepStep, ...] | None = None
@@ -170,7 +170,7 @@ class SetAttachments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetInfo:
-    """What the dataset is about."""
+    """Description and keywords of the dataset."""
 
     description: str | None = None
     keywords: Strings | None = None
@@ -196,7 +196,7 @@ class SetDataSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPushSource:
-    """How pushed data is ingested."""
+    """Definition of a source whose data is pushed."""
 
     source_name: str
     read: ReadStep

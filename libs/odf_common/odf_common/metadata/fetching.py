@@ -18,7 +18,7 @@ class SourceOrdering(IntEnum):
 
 
 class CompressionFormat(IntEnum):
-    """How fetched data is compressed."""
+    """Compression of fetched data."""
 
     Gzip = 0
     Zip = 1

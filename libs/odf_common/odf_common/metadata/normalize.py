@@ -38,13 +38,13 @@ def normalize(snapshot: DatasetSnapshot) -> DatasetSnapshot:
     except InvalidInput as error:
         raise InvalidInput(text=error.text, where="content.name") from error
     events = tuple(
-        _normalized(event, snapshot.kind, f"content.metadata[{number}]")
+        _normalize(event, snapshot.kind, f"content.metadata[{number}]")
         for number, event in enumerate(snapshot.metadata)
     )
     return replace(snapshot, metadata=events)
 
 
-def _normalized(event: KnownEvent, kind: DatasetKind, where: str) -> KnownEvent:
+def _normalize(event: KnownEvent, kind: DatasetKind, where: str) -> KnownEvent:
     _check_allowed(event, kind, where)
     match event:
         case SetPollingSource():
@@ -52,7 +52,9 @@ def _normalized(event: KnownEvent, kind: DatasetKind, where: str) -> KnownEvent:
         case AddPushSource():
             return _with_preprocess(event, where)
         case SetTransform():
-            inputs = tuple(_named(input_, f"{where}.inputs[{n}]") for n, input_ in enumerate(event.inputs))
+            inputs = tuple(
+                _name_input(input_, f"{where}.inputs[{n}]") for n, input_ in enumerate(event.inputs)
+            )
             _check_distinct(inputs, where)
             transform = normalize_transform(event.transform, f"{where}.transform")
             return SetTransform(inputs=inputs, transform=transform)
@@ -97,7 +99,7 @@ def normalize_transform(transform: Transform, where: str) -> Transform:
     return transform
 
 
-def _named(input_: TransformInput, where: str) -> TransformInput:
+def _name_input(input_: TransformInput, where: str) -> TransformInput:
     try:
         parse_ref(input_.dataset_ref)
     except InvalidInput as error:

@@ -1,1 +1,1 @@
-"""What the node needs from the outside, as Protocols; adapters implement them, tests state their contracts."""
+"""The node's needs from the outside, as Protocols; adapters implement them, tests state their contracts."""

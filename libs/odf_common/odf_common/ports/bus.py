@@ -79,7 +79,7 @@ class StoredLetter:
     push: str = ""
     """Key of the push that has the row."""
     header_bytes: int = 0
-    """How much of the value is a header line that precedes the row."""
+    """Number of bytes of the value that are a header line before the row."""
 
     @property
     def is_pushed_row(self) -> bool:
@@ -88,7 +88,7 @@ class StoredLetter:
 
     @property
     def location(self) -> str:
-        """Return how users name it among those of its source: `partition/offset`, or `row/number`."""
+        """Return its name among those of its source: `partition/offset`, or `row/number`."""
         return f"row/{self.offset}" if self.is_pushed_row else f"{self.partition}/{self.offset}"
 
     @property
@@ -98,7 +98,7 @@ class StoredLetter:
 
 
 class DeadLetters(Protocol):
-    """Reads dead letters of sources, and resends those of topics."""
+    """Reads dead letters of sources, and resends topic messages."""
 
     def read(self, key: bytes) -> Iterator[StoredLetter]:
         """Yield the letters with a key that are in the topic now, oldest first; raises `Unavailable`."""
@@ -175,7 +175,7 @@ class Topics(Protocol):
         """
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Have `total` partitions from now on; raises `InvalidInput` if a topic has more, `NotFound`."""
+        """Raise the number of partitions to `total`; raises `InvalidInput` if a topic has more, `NotFound`."""
 
     def set_retention(self, name: str, ms: int | None) -> None:
         """Keep messages for `ms` milliseconds, None: without limit; raises `NotFound`."""

@@ -54,7 +54,7 @@ class QueryFailed(InvalidQuery):
     records: tuple[FailingRecord, ...] = ()
     """New records on which it fails, at most one of each input; empty if the engine does not name any."""
     instead: str = ""
-    """What the query has to do instead; empty if an expression failed on a value, and one that gives NULL would not."""
+    """The remedy in the query; empty if an expression failed on a value, and one that gives NULL would not."""
 
     @property
     def code(self) -> str:
@@ -111,14 +111,14 @@ class ValidatedQuery:
     can_retract: bool = False
     """Its records may be retracted later."""
     retraction_refusal: str = ""
-    """Why it cannot read inputs whose records may be retracted, with what to write instead; empty if it can."""
+    """The reason why it cannot read inputs whose records may be retracted, with the remedy; empty if it can."""
     changes: Strings = ()
     """Kinds in which results can differ from those of the version that computed the `Past`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineProgress:
-    """How far a request is: `rows` of `total` in this stage; 0 if the engine does not count.
+    """Progress of a request: `rows` of `total` in this stage; 0 if the engine does not count.
 
     `late` is the number of rows so far that were too late for their windows, and were dropped. `held` is the number of
     rows that the new checkpoint keeps for results that depend on the watermark, and `held_until` the earliest watermark
@@ -171,7 +171,7 @@ class MigrateRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What a new query has to continue: the dataset's columns, and the current query over the same inputs."""
+    """The state that a new query continues: the dataset's columns, and the current query over the same inputs."""
 
     schema: pa.Schema | None = None
     transform: Transform | None = None

@@ -1,4 +1,4 @@
-"""Where datasets are stored: objects by hash, heads by compare-and-set, names by put-if-absent."""
+"""Stores of datasets: objects by hash, heads by compare-and-set, names by put-if-absent."""
 
 import secrets
 import shutil
@@ -66,7 +66,10 @@ class BlobReader(Protocol):
         """Return a local path to read it from; raises `NotFound`."""
 
     def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
-        """Return what `local_path` does if that needs no transfer, else None; raises `NotFound` if that is known."""
+        """Return the result of `local_path` if that needs no transfer, else None.
+
+        Raises `NotFound` if that is known.
+        """
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
         """Yield the names of all objects of a kind, in no particular order."""
@@ -231,7 +234,7 @@ class CatalogEntry:
 
     @property
     def incarnation(self) -> Incarnation:
-        """Return what rules of access are kept for, so that they end with the dataset."""
+        """Return the key of the dataset's access rules; a recreated dataset has another key, so it inherits none."""
         return incarnation(self.dataset_id, self.creation)
 
 
@@ -301,7 +304,7 @@ class Catalog(Protocol):
     def remove(self, alias: str) -> None:
         """Free the name; nothing happens if it is free."""
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Hold the lock that excludes all other threads and processes that take it; it never expires."""
 
     def claim(self, dataset: DatasetId) -> Claim | None:

@@ -1,1 +1,1 @@
-"""What every service process is built of: settings, wiring, the consumer loop, request and reply, logs and metrics."""
+"""The parts of every service process: settings, wiring, the consumer loop, request and reply, logs and metrics."""

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pb2 import MethodOptions
 from prometheus_client import Counter
 
 from odf_common.adapters.grpc.calls import Call
-from odf_common.codec.envelopes import Envelope, envelope, stamped
+from odf_common.codec.envelopes import Envelope, envelope, stamp
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import AUDIT, Bus
@@ -57,11 +57,11 @@ class Audit:
         self._waiting: queue.Queue[Envelope] = queue.Queue(most)
 
     def put(self, dataset: DatasetId | None, entry: AccessDecision) -> None:
-        """Queue an entry under the id of its dataset, if that exists; returns at once, also if the queue is full."""
+        """Queue an entry under the id of its dataset, if that exists; returns at once, even if the queue is full."""
         message = envelope("" if dataset is None else dataset, entry, may_ignore=True)
         try:
             # Stamped here: the time is that of the request, and an entry that is sent twice has one id.
-            self._waiting.put_nowait(stamped(message, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
+            self._waiting.put_nowait(stamp(message, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
         except queue.Full:
             DROPPED_ENTRIES.inc()
 
@@ -74,16 +74,16 @@ class Audit:
         is_allowed = call.status is grpc.StatusCode.OK
         number, _ = call.status.value
         entry = AccessDecision(
-            account=bounded(call.certificate_name),
-            address=bounded(call.address),
+            account=bound_text(call.certificate_name),
+            address=bound_text(call.address),
             method=GRPC,
             route=call.method,
-            dataset=bounded(call.dataset),
+            dataset=bound_text(call.dataset),
             is_allowed=is_allowed,
             status=number,
             error=call.error,
-            user_agent=bounded(call.user_agent),
-            subject=bounded(call.subject),
+            user_agent=bound_text(call.user_agent),
+            subject=bound_text(call.subject),
         )
         self.put(_id_in(call.dataset) if is_allowed else None, entry)
 
@@ -111,8 +111,8 @@ class Audit:
         return batch
 
 
-def bounded(text: str) -> str:
-    """Return what a client sent as valid Unicode of bounded length."""
+def bound_text(text: str) -> str:
+    """Return a client's text as valid Unicode of bounded length."""
     return text[:MAX_NAME_CHARACTERS].encode(errors="replace").decode()
 
 

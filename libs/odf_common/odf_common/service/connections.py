@@ -1,4 +1,4 @@
-"""How the node's Kafka, Redis and bucket are reached: the settings, and the files that they name."""
+"""Connections to the node's Kafka, Redis and bucket: the settings, and the files that they name."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def kafka_cluster(settings: Settings) -> KafkaCluster:
 
 
 def topic_policy(settings: Settings) -> TopicPolicy:
-    """Return who creates the node's topics, and with which replicas."""
+    """Return the creator of the node's topics, and their replicas."""
     return TopicPolicy(
         is_ours=settings.kafka_manage_topics,
         replication_factor=settings.kafka_replication_factor or BROKER_DEFAULT,
@@ -59,7 +59,7 @@ def redis_connection(settings: Settings) -> RedisConnection:
 
 
 def s3_access(settings: Settings, location: S3Location) -> S3Access:
-    """Return what opens a bucket; servers that the settings do not name are not sent the credentials.
+    """Return the opener of buckets; servers that the settings do not name are not sent the credentials.
 
     They belong to the server of the node's store, if its URL names one, and to `ODF_S3_ENDPOINT`, if it is set.
     """
@@ -84,7 +84,7 @@ def trusted_networks(settings: Settings) -> Networks:
 
 
 def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
-    """Return where objects and references are: the home, or a bucket with copies in the home."""
+    """Return the stores of objects and references: the home, or a bucket with copies in the home."""
     local = LocalBlobStore(settings.home)
     if settings.store is None:
         return local, LocalRefStore(settings.home)

@@ -42,7 +42,7 @@ class Environment(NodeDatasets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolatedEnvironment:
-    """What a service has that is connected to nothing: it only answers calls, and needs no credentials."""
+    """The environment of a service that is connected to nothing: it only answers calls, and needs no credentials."""
 
     settings: Settings
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.codec.visible_text import visible
-from odf_common.errors import InvalidInput, OdfError, explained
+from odf_common.errors import InvalidInput, OdfError, explain
 from odf_common.service.part_checks import CHECK_TIMEOUT_SECONDS
 from odf_common.service.probes import Probe, grpc_answers, grpc_serves, http_answers
 from odf_common.service.protection import SERVICE_ADDRESSES, VIEWS, command_credentials, secret_of
@@ -73,12 +73,12 @@ def main(arguments: Sequence[str], *, process: int = CONTAINER_PROCESS, folder: 
             elif silence.seconds(time.monotonic()) >= chosen.end_after:
                 os.kill(process, signal.SIGTERM)
     except OdfError as error:
-        sys.stderr.write(f"{visible(explained(error))}\n")
+        sys.stderr.write(f"{visible(explain(error))}\n")
     return 1
 
 
 class Silence:
-    """Since when a service has not answered, in a file: each health check is a process of its own."""
+    """Since when a service has not answered, in a file: each health check is its own process."""
 
     def __init__(self, file: Path) -> None:
         """Use a file, which need not exist."""

@@ -1,4 +1,4 @@
-"""How the processes of a node start quickly: imports without garbage collection, and without unused packages."""
+"""Quick starts of processes: imports without garbage collection, and without unused packages."""
 
 import gc
 import sys

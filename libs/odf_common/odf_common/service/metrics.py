@@ -57,7 +57,7 @@ RETRIES: Final = Counter(
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves each connection, its TLS handshake too, in a thread of its own, for a bounded time."""
+    """Serves each connection, its TLS handshake too, in its own thread, for a bounded time."""
 
     daemon_threads = True
 
@@ -84,7 +84,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         return connection, address
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401
-        """Return whether there is room for another connection, in all and from this address."""
+        """Return whether there is room for another connection, in total and from this address."""
         host = client_address[0]
         with self._lock:
             if self._open.total() >= MAX_CONNECTIONS or self._open[host] >= MAX_CONNECTIONS_PER_ADDRESS:
@@ -93,7 +93,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer a connection; one that takes too long is cut off, however often it sends a byte."""
+        """Answer a connection; one that takes too long is interrupted, however often it sends a byte."""
         end = threading.Timer(REQUEST_SECONDS, _cut_off, (request,))
         end.daemon = True
         end.start()
@@ -146,18 +146,18 @@ def _for_bearers_of(token: str, app: "WSGIApplication") -> "WSGIApplication":
     # A hash only: the engine, which runs SQL of users, is one of those that serve metrics.
     expected = sha256(f"Bearer {token}".encode()).digest()
 
-    def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def guard(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         sent = sha256(environ.get("HTTP_AUTHORIZATION", "").encode()).digest()
         if hmac.compare_digest(sent, expected):
             return app(environ, start_response)
         start_response("401 Unauthorized", [("WWW-Authenticate", "Bearer"), ("Content-Length", "0")])
         return []
 
-    return guarded
+    return guard
 
 
 def _for_own_programs(app: "WSGIApplication") -> "WSGIApplication":
-    def guarded(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def guard(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         client, server = environ[_ENDS]
         prefix = "HTTP_"
         headers: Any = Headers(  # compares names as HTTP does
@@ -175,7 +175,7 @@ def _for_own_programs(app: "WSGIApplication") -> "WSGIApplication":
         start_response("403 Forbidden", [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
         return [text]
 
-    return guarded
+    return guard
 
 
 def _cut_off(connection: socket.socket) -> None:

@@ -38,7 +38,7 @@ class HomeCopied(Conflict):
     original: Path
 
     def advice(self) -> str:
-        """Return how to run both, or only the copy."""
+        """Return the ways to run both, or only the copy."""
         return (
             f"to run both, delete {self.home / FILE} and set ODF_KAFKA_PREFIX for the copy; to run the copy only, "
             f"delete {self.original}, or start with `odf up --take-over`"

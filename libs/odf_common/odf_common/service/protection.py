@@ -56,7 +56,7 @@ class Unprotected(InvalidInput):
     """The settings that would protect it; None: its server has no TLS."""
 
     def advice(self) -> str:
-        """Return how to protect it, or to do without."""
+        """Return the settings that protect it, or permit it without."""
         tls = (
             f"set {self.protection}, or choose a loopback address"
             if self.protection
@@ -165,7 +165,7 @@ def is_loopback(host: str) -> bool:
 
 
 def why_not_local(*, peer: str | None, host: str, headers: Mapping[str, str]) -> str | None:
-    """Return why a request over HTTP is not, or may not be, from a program on this machine; None if it is.
+    """Return the reason why a request over HTTP is not, or may not be, from a program on this machine; None if it is.
 
     `host` is that of the request, with its port. The names matter too: a web page can make a browser on this machine
     send requests, and a proxy can forward them. Names of headers are compared as `headers` does.
@@ -194,8 +194,9 @@ def _is_of_foreign_page(headers: Mapping[str, str]) -> bool:
 
 
 def why_another_user(client: Sequence[Any] | None, server: Sequence[Any] | None) -> str | None:
-    """Return why a client of this machine may not act as the node's user; None if it may, or the kernel does not say.
+    """Return the reason why a client of this machine may not act as the node's user.
 
+    None if it may, or the kernel does not say.
     Arguments are the addresses of both ends of the connection, as sockets have them. Root may: it can read the home.
     """
     if client is None or server is None or not are_users_known():

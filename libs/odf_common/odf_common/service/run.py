@@ -1,4 +1,4 @@
-"""How a service runs: settings, wiring, one reader per subscription, gRPC, and graceful shutdown.
+"""The life of a service process: settings, wiring, one reader per subscription, gRPC, and graceful shutdown.
 
 For messages that cannot be handled see `consumer_loop`. On SIGTERM: stop polling, finish messages in flight, close.
 """
@@ -99,7 +99,7 @@ class RunningService:
         self._begin(self._announce)
 
     def finish(self) -> None:
-        """Shut down gracefully: wait for messages in flight, 8 s in all, then close what the service holds."""
+        """Shut down gracefully: wait for messages in flight, 8 s in total, then close what the service holds."""
         deadline = time.monotonic() + JOIN_SECONDS
         self.stop.set()
         if self._server is not None:
@@ -141,7 +141,7 @@ class RunningService:
     def _begin(self, work: Callable[[threading.Event], None]) -> None:
         name = getattr(work, "__qualname__", "work")
 
-        def guarded() -> None:
+        def run_guarded() -> None:
             try:
                 resume_after_faults(work, name, self.stop)
             except Exception:
@@ -149,7 +149,7 @@ class RunningService:
                 self.has_failed = True
                 self.stop.set()
 
-        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread = threading.Thread(target=run_guarded, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 

@@ -1,4 +1,4 @@
-"""How values of settings are read from text; each function raises `ValueError` unless its text is valid."""
+"""Readers of settings' values; each function raises `ValueError` unless its text is valid."""
 
 import ipaddress
 import re
@@ -82,7 +82,7 @@ def switch(text: str) -> bool:
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
-    """Return what reads an integer from `low` to `high`."""
+    """Return a reader of integers from `low` to `high`."""
 
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
@@ -93,7 +93,7 @@ def number(low: int, high: int) -> Callable[[str], int]:
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Return what reads one of a few words, in lower case."""
+    """Return a reader of one of a few words, in lower case."""
 
     def parse(text: str) -> str:
         if text.lower() not in choices:

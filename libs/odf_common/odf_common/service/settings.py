@@ -41,7 +41,7 @@ _PASSWORD: Final = re.compile(r"(?<=://)([^:@/]*):.*(?=@)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What other settings must say for one to have an effect."""
+    """A condition on other settings without which a setting has no effect."""
 
     text: str
     is_met: Callable[["Settings"], bool]
@@ -392,11 +392,11 @@ class Settings:
 
     def shown(self) -> dict[str, object]:
         """Return variable names and values, with secrets masked."""
-        return {variable(option): _masked(option, getattr(self, option.name)) for option in fields(self)}
+        return {variable(option): _mask(option, getattr(self, option.name)) for option in fields(self)}
 
     @property
     def http_url(self) -> str | None:
-        """Return where datasets are served, None if that is not configured."""
+        """Return the URL of the served datasets; None if it is not configured."""
         scheme = "https" if self.http_certificate_file else "http"
         return None if self.sync_http is None else f"{scheme}://{self.sync_http}"
 
@@ -413,7 +413,7 @@ def variable(option: Field[Any]) -> str:
     return VARIABLE_PREFIX + option.name.upper()
 
 
-def described() -> tuple[tuple[str, str, str], ...]:
+def describe_variables() -> tuple[tuple[str, str, str], ...]:
     """Return the name, default and meaning of each variable."""
     return tuple(
         (
@@ -449,7 +449,7 @@ def _writable(value: object) -> object:
     return int(value) if isinstance(value, bool) else value
 
 
-def _masked(option: Field[Any], value: object) -> object:
+def _mask(option: Field[Any], value: object) -> object:
     match value:
         case None | int():
             return _writable(value)

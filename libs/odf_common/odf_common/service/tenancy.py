@@ -1,7 +1,7 @@
 """A home whose datasets were private by default is not served as one whose datasets are public by default."""
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import size_of, translated
+from odf_common.adapters.local.faults import size_of, translate_os_errors
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import MULTI_TENANT, TENANCY_FILE, Settings
 
@@ -29,7 +29,7 @@ def require_tenancy(settings: Settings) -> None:
     """
     file = settings.home / TENANCY_FILE
     is_multi_tenant = settings.tenancy == MULTI_TENANT
-    with translated(file):
+    with translate_os_errors(file):
         was_multi_tenant = size_of(file) is not None
         if was_multi_tenant and not is_multi_tenant:
             raise TenancyChanged

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from odf_testing.frozen_process import freeze
 
 from odf_common.adapters.grpc import client as grpc_client
-from odf_common.adapters.grpc.client import calling, channel, reached
+from odf_common.adapters.grpc.client import await_channel, calling, channel
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.errors import (
     AlreadyExists,
@@ -262,7 +262,7 @@ def test_a_call_to_a_frozen_process_fails(monkeypatch: pytest.MonkeyPatch) -> No
         assert process.stdout is not None
         address = f"127.0.0.1:{int(process.stdout.readline())}"
         try:
-            with reached("ingest", address) as open_channel:
+            with await_channel("ingest", address) as open_channel:
                 stub = ingest_pb2_grpc.IngestStub(open_channel)
                 assert [item.done for item in stub.Drain(pb.DrainRequest())] == [False, True]
                 freeze(process)
@@ -285,7 +285,7 @@ def test_a_call_that_only_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPat
         return (NAME,)
 
     server = serve("127.0.0.1:0", register)
-    with reached("ingest", f"127.0.0.1:{server.port}") as open_channel:
+    with await_channel("ingest", f"127.0.0.1:{server.port}") as open_channel:
         assert (
             ingest_pb2_grpc.IngestStub(open_channel).Polls(pb.PollsRequest(), timeout=60) == pb.PollsReply()
         )

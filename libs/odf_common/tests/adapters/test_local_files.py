@@ -209,13 +209,13 @@ def test_a_dataset_that_begins_while_locks_are_removed_keeps_its_lock(
     blobs, lock = LocalBlobStore(tmp_path), layout.lock_file(tmp_path, a_dataset())
     with blobs.noting(a_dataset()):
         pass
-    locked = durable.locked
+    locked = durable.lock_file
 
     def after_another_process(file: Path, **wait: float) -> AbstractContextManager[None]:
         layout.dataset_folder(tmp_path, a_dataset()).mkdir(parents=True)
         return locked(file, **wait)
 
-    monkeypatch.setattr(durable, "locked", after_another_process)
+    monkeypatch.setattr(durable, "lock_file", after_another_process)
     blobs.finish_deletions()
     assert lock.exists()
 
@@ -333,8 +333,8 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
     assert claim is not None
     assert open_in(tmp_path) == 1
     claim.release()
-    with durable.locked(file):
-        with pytest.raises(durable.LockHeld), durable.locked(file, wait_seconds=0):
+    with durable.lock_file(file):
+        with pytest.raises(durable.LockHeld), durable.lock_file(file, wait_seconds=0):
             pass
         assert open_in(tmp_path) == 1
     assert open_in(tmp_path) == 0

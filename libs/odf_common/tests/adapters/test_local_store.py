@@ -155,7 +155,7 @@ def test_a_lock_whose_file_is_removed_by_its_holder_still_excludes_the_others(tm
 
     def work() -> None:
         for _ in range(100):
-            with durable.locked(file):
+            with durable.lock_file(file):
                 inside.append(1)
                 most.append(len(inside))
                 inside.pop()
@@ -308,13 +308,13 @@ def test_a_dataset_is_deleted_under_the_lock_that_moves_its_head(
 ) -> None:
     blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
     locked: list[Path] = []
-    lock = durable.locked
+    lock = durable.lock_file
 
     def noted(file: Path) -> AbstractContextManager[None]:
         locked.append(file)
         return lock(file)
 
-    monkeypatch.setattr(durable, "locked", noted)
+    monkeypatch.setattr(durable, "lock_file", noted)
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
     refs.remove(a_dataset(), "head", expected=None)
     blobs.delete_dataset(a_dataset())
@@ -332,7 +332,7 @@ def test_the_lock_of_a_deleted_dataset_is_held_until_its_folder_is_hidden(
 
     def while_another_process_looks(source: Path, target: Path) -> Path:
         lock = layout.lock_file(tmp_path, a_dataset())
-        with pytest.raises(durable.LockHeld), durable.locked(lock, wait_seconds=0):
+        with pytest.raises(durable.LockHeld), durable.lock_file(lock, wait_seconds=0):
             pass
         hidden.append(source)
         return rename(source, target)

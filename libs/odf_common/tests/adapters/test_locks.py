@@ -24,7 +24,7 @@ def holder(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
 def test_waiting_for_a_lock_that_another_process_keeps_times_out_and_its_holder_is_named(
     tmp_path: Path, holder: "subprocess.Popen[bytes]"
 ) -> None:
-    with pytest.raises(durable.LockHeld) as caught, durable.locked(tmp_path / "lock", wait_seconds=0.05):
+    with pytest.raises(durable.LockHeld) as caught, durable.lock_file(tmp_path / "lock", wait_seconds=0.05):
         pass
 
     assert caught.value.holder == holder.pid
@@ -37,15 +37,15 @@ def test_a_lock_is_acquired_as_soon_as_its_holder_has_ended(
 ) -> None:
     ending = threading.Timer(0.05, holder.kill)
     ending.start()
-    with durable.locked(tmp_path / "lock", wait_seconds=30):
+    with durable.lock_file(tmp_path / "lock", wait_seconds=30):
         assert holder.wait(5) != 0
     ending.join()
 
 
 def test_threads_exclude_each_other(tmp_path: Path) -> None:
     with (
-        durable.locked(tmp_path / "lock"),
+        durable.lock_file(tmp_path / "lock"),
         pytest.raises(durable.LockHeld),
-        durable.locked(tmp_path / "lock", wait_seconds=0),
+        durable.lock_file(tmp_path / "lock", wait_seconds=0),
     ):
         pass

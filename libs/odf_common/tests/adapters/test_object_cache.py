@@ -113,7 +113,7 @@ def test_the_cache_is_measured_by_one_process_at_a_time_and_others_do_not_wait_f
 ) -> None:
     waiting = SimpleNamespace(pause=lambda _: pytest.fail("it waits for the lock"))
     monkeypatch.setattr(durable, "LOCK_POLL", waiting)
-    with durable.locked(tmp_path / "cache" / LOCK):
+    with durable.lock_file(tmp_path / "cache" / LOCK):
         for number in range(30):
             cache.put(str(number), bytes(BLOCK))
             clock.now += IN_USE_SECONDS

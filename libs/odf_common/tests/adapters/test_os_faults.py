@@ -18,7 +18,7 @@ from odf_common.adapters.local import durable, key_files, layout
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.exported_dataset import FolderDataset
-from odf_common.adapters.local.faults import LASTING, fault, guarded, open_to_read
+from odf_common.adapters.local.faults import LASTING, fault, open_to_read, translating_os_errors
 from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.data.slices import CorruptSlice, read_slice
@@ -175,12 +175,12 @@ def catalog_calls(home: Home) -> dict[str, Callable[[], object]]:
         "unreadable": catalog.unreadable,
         "strays": lambda: list(catalog.strays(0.0)),
         "repair_names": catalog.repair_names,
-        "locked": lambda: _hold(catalog),
+        "lock": lambda: _hold(catalog),
     }
 
 
 def _hold(catalog: LocalCatalog) -> None:
-    with catalog.locked():
+    with catalog.lock():
         pass
 
 
@@ -393,11 +393,11 @@ def test_a_slice_that_cannot_be_opened_is_damaged_and_one_of_other_bytes_corrupt
     file = tmp_path / "slice"
     file.write_bytes(b"no Parquet")
     with pytest.raises(CorruptSlice):
-        guarded(read_slice)(file)
+        translating_os_errors(read_slice)(file)
     file.unlink()
     file.symlink_to(file)
     with pytest.raises(Damaged, match=r"slice cannot be used: Too many levels of symbolic links"):
-        guarded(read_slice)(file)
+        translating_os_errors(read_slice)(file)
 
 
 def test_a_name_that_cannot_be_read_for_a_while_is_kept(

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odf_common.adapters.grpc.client import ServiceSilent, calling, channel, reached
+from odf_common.adapters.grpc.client import ServiceSilent, await_channel, calling, channel
 from odf_common.adapters.grpc.peer_secret import CallerUnknown, PeerSecret
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.socket_users import ServerOfAnotherUser
@@ -100,7 +100,7 @@ def call_all(open_channel: grpc.Channel) -> None:
 def test_calls_of_all_kinds_carry_the_secret(served: Served) -> None:
     servicer, server = served
     address = f"127.0.0.1:{server.port}"
-    with channel(address, SECRET) as plain, reached("ingest", address, credentials=SECRET) as watched:
+    with channel(address, SECRET) as plain, await_channel("ingest", address, credentials=SECRET) as watched:
         call_all(plain)
         call_all(watched)
     assert servicer.calls == ["Push", "Drain", "Polls", "Polls"] * 2

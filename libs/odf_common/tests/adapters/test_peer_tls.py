@@ -8,7 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odf_testing.certificates import self_signed
 
-from odf_common.adapters.grpc.client import calling, channel, reached
+from odf_common.adapters.grpc.client import await_channel, calling, channel
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidInput, Unavailable
@@ -41,7 +41,7 @@ def is_serving(open_channel: grpc.Channel) -> bool:
 
 def test_peers_with_certificates_of_one_authority_connect(tls: PeerTls, port: int) -> None:
     address = f"127.0.0.1:{port}"
-    with channel(address, tls) as plain, reached("the service", address, credentials=tls) as watched:
+    with channel(address, tls) as plain, await_channel("the service", address, credentials=tls) as watched:
         assert is_serving(plain)
         assert is_serving(watched)
 

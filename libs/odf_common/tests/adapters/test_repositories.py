@@ -43,7 +43,7 @@ def test_a_name_is_taken_once_and_can_be_freed(tmp_path: Path) -> None:
 def test_of_two_that_add_a_name_at_the_same_time_one_waits_for_the_other(tmp_path: Path) -> None:
     known = LocalRepositories(tmp_path)
     with ThreadPoolExecutor(1) as pool:
-        with durable.locked(tmp_path / "locks" / "repositories"):
+        with durable.lock_file(tmp_path / "locks" / "repositories"):
             adding = pool.submit(known.add, SHOP, "file:///srv/data")
             assert not wait([adding], timeout=0.1).done
             assert known.names() == ()

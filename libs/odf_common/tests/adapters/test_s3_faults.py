@@ -21,7 +21,7 @@ from odf_common.adapters.s3 import bucket, bucket_refs
 from odf_common.adapters.s3.bucket import Bucket
 from odf_common.adapters.s3.bucket_refs import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_common.errors import HeadMoved, OdfError, StorageUnavailable, explained
+from odf_common.errors import HeadMoved, OdfError, StorageUnavailable, explain
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind
@@ -64,14 +64,14 @@ METHODS = tuple(calls(Bucket(S3Location(bucket="none"), S3Access()), Path()))
 def test_every_public_method_is_covered() -> None:
     functions = inspect.getmembers(Bucket, inspect.isfunction)
     # `presigned` asks the bucket nothing.
-    assert {name for name, _ in functions if not name.startswith("_")} - {"presigned"} == set(METHODS)
+    assert {name for name, _ in functions if not name.startswith("_")} - {"presign"} == set(METHODS)
 
 
 def error_of(action: Callable[[], object]) -> OdfError:
     with pytest.raises(OdfError) as caught:
         action()
-    assert SECRET_KEY not in explained(caught.value)
-    assert "continues" not in explained(caught.value), "a command has to be repeated"
+    assert SECRET_KEY not in explain(caught.value)
+    assert "continues" not in explain(caught.value), "a command has to be repeated"
     return caught.value
 
 
@@ -194,7 +194,7 @@ def test_attempts_are_counted_again_after_one_that_got_further(
     def breaking() -> None:
         raise urllib3.exceptions.ProtocolError("the connection broke")
 
-    fault = error_of(lambda: server.bucket(place)._retried(breaking, "one", progress=lambda: next(arrived)))
+    fault = error_of(lambda: server.bucket(place)._retry(breaking, "one", progress=lambda: next(arrived)))
     assert isinstance(fault, StorageUnavailable)
     pause = bucket.REQUEST_BACKOFF.pause
     assert pauses == [

@@ -282,7 +282,7 @@ def test_fetches_begin_and_end_one_at_a_time(tmp_path: Path) -> None:
     fetches = _Fetches()
     running: GuardedDict[str, Future[Path]] = GuardedDict(fetches._guard)
     fetches._running = running
-    assert fetches.shared("key", lambda: tmp_path) == tmp_path
+    assert fetches.fetch_once("key", lambda: tmp_path) == tmp_path
     assert len(running) == 0
 
 

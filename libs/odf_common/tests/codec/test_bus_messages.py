@@ -1,6 +1,6 @@
 import pytest
 
-from odf_common.codec.envelopes import body_of, decode, encode, envelope, stamped
+from odf_common.codec.envelopes import body_of, decode, encode, envelope, stamp
 from odf_common.errors import InvalidInput
 from odf_common.identity.did import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import (
@@ -28,7 +28,7 @@ ID = "0123456789abcdef0123456789abcdef"
 def test_a_message_survives_a_round_trip_through_a_record(
     body: Propose | Committed | HeadMoved | Refused,
 ) -> None:
-    sent = stamped(envelope(DATASET, body), message_id=ID, sent_at=5)
+    sent = stamp(envelope(DATASET, body), message_id=ID, sent_at=5)
     key, value = encode(sent)
     assert key == str(DATASET).encode()
     assert decode(key, value) == sent
@@ -36,7 +36,7 @@ def test_a_message_survives_a_round_trip_through_a_record(
 
 
 def test_an_answer_shares_its_correlation_with_its_command() -> None:
-    command = stamped(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
+    command = stamp(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
     answer = envelope(DATASET, HeadMoved(head=b"h"), cause=command)
     assert answer.correlation_id == command.correlation_id == ID
     assert answer.causation_id == ID
@@ -53,19 +53,19 @@ def test_a_consequence_has_the_correlation_that_its_cause_has_or_is(
 
 
 def test_a_message_without_id_time_and_correlation_gets_them() -> None:
-    first = stamped(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
+    first = stamp(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
     assert (first.message_id, first.sent_at, first.correlation_id) == (ID, 5, ID)
 
 
 def test_stamping_keeps_existing_values() -> None:
     sent = envelope(DATASET, Propose(), correlation_id="mine")
-    first = stamped(sent, message_id=ID, sent_at=5)
+    first = stamp(sent, message_id=ID, sent_at=5)
     assert first.correlation_id == "mine"
-    assert stamped(first, message_id="f" * 32, sent_at=6) == first
+    assert stamp(first, message_id="f" * 32, sent_at=6) == first
 
 
 def test_a_body_of_a_later_version_is_unknown_and_not_an_error() -> None:
-    value = stamped(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
+    value = stamp(envelope(DATASET, Propose()), message_id=ID, sent_at=5)
     value.ClearField("propose")
     # Field 99, length-delimited: a body that does not exist yet.
     raw = value.SerializeToString() + b"\x9a\x06\x00"
@@ -73,7 +73,7 @@ def test_a_body_of_a_later_version_is_unknown_and_not_an_error() -> None:
 
 
 def test_a_message_about_no_dataset_survives_a_round_trip_too() -> None:
-    sent = stamped(envelope("", AccessDecision(action="read")), message_id=ID, sent_at=5)
+    sent = stamp(envelope("", AccessDecision(action="read")), message_id=ID, sent_at=5)
     key, value = encode(sent)
     assert key == b""
     assert decode(key, value) == sent

@@ -89,14 +89,16 @@ def test_progress_is_by_topic_and_a_topic_that_others_read_too_is_counted_by_sou
     ends = {("own", 0): 4, ("a shared", 1): 9, rows_part("a"): 0}
     assert source_progress(states[0]) == SourceProgress(ends=ends)
     assert source_progress(states[1]) == SourceProgress(
-        rejected=3, ends={**ends, rows_part("a"): 2}, retried=Numbers.of([1])
+        rejected=3, ends={**ends, rows_part("a"): 2}, retried=Numbers.from_numbers([1])
     )
 
 
 def test_progress_of_a_polling_source_is_its_number_of_rejects() -> None:
     value = {"rejected": 3, "retried": [[0, 1]]}
     progress = source_progress(SourceState(source_name=DEFAULT_SOURCE, kind=POLLED, value=json.dumps(value)))
-    expected = SourceProgress(rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.of([0]))
+    expected = SourceProgress(
+        rejected=3, ends={rows_part(DEFAULT_SOURCE): 3}, retried=Numbers.from_numbers([0])
+    )
     assert progress == expected
 
 
@@ -121,7 +123,7 @@ def test_decisions_are_read_as_they_were_written() -> None:
 
 
 def test_numbers_are_kept_as_intervals() -> None:
-    some, more = Numbers.of([7, 2, 3]), Numbers.of([4, 9])
+    some, more = Numbers.from_numbers([7, 2, 3]), Numbers.from_numbers([4, 9])
     assert (some.intervals, (some | more).intervals) == (((2, 4), (7, 8)), ((2, 5), (7, 8), (9, 10)))
     assert [number for number in range(12) if number in some | more] == [2, 3, 4, 7, 9]
     assert [(some | more).count_from(first) for first in (0, 3, 7, 10)] == [5, 4, 2, 0]
@@ -184,7 +186,9 @@ def test_numbers_within_others_add_nothing() -> None:
 
 def progress(end: int, rejected: int, *retried: int) -> SourceProgress:
     """Return the progress of a source with rows only, of which some were retried."""
-    return SourceProgress(rejected=rejected, ends={rows_part("s"): end}, retried=Numbers.of(retried))
+    return SourceProgress(
+        rejected=rejected, ends={rows_part("s"): end}, retried=Numbers.from_numbers(retried)
+    )
 
 
 def row(number: int) -> MessagePosition:

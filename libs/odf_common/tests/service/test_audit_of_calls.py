@@ -13,7 +13,7 @@ from odf_testing.builders import a_dataset
 from odf_testing.bus import MemoryBus
 from odf_testing.certificates import self_signed
 
-from odf_common.adapters.grpc.client import channel, reached
+from odf_common.adapters.grpc.client import await_channel, channel
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.envelopes import decode
@@ -279,7 +279,7 @@ def test_with_mutual_tls_the_name_in_the_certificate_is_noted(tmp_path: Path) ->
     certificate, key = self_signed(tmp_path)
     tls = PeerTls.read(certificate=certificate, key=key, authority=certificate)
     with serving(tls) as node:
-        with reached("node", node.address, credentials=tls, user_agent="odf (ann)") as open_channel:
+        with await_channel("node", node.address, credentials=tls, user_agent="odf (ann)") as open_channel:
             coordinator_pb2_grpc.CoordinatorStub(open_channel).Delete(pb.DeleteRequest(ref="orders"))
         (entry,) = node.noted()
     assert entry.account == "127.0.0.1"

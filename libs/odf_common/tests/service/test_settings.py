@@ -5,7 +5,7 @@ import pytest
 
 from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.service.settings import Settings, described, unknown_variables, without_password
+from odf_common.service.settings import Settings, describe_variables, unknown_variables, without_password
 
 
 def test_no_variables_give_the_defaults() -> None:
@@ -49,7 +49,7 @@ def test_switches_are_shown_as_they_are_written() -> None:
     shown = Settings.from_env({"ODF_SIGN_BLOCKS": "yes"}).shown()
     assert (shown["ODF_SIGN_BLOCKS"], shown["ODF_ENGINE_SPARE"]) == (1, 0)
     assert not any(isinstance(value, bool) for value in shown.values())
-    defaults = {name: default for name, default, _ in described()}
+    defaults = {name: default for name, default, _ in describe_variables()}
     assert (defaults["ODF_VERIFY_ON_COMMIT"], defaults["ODF_SIGN_BLOCKS"]) == ("1", "0")
 
 
@@ -59,7 +59,7 @@ def test_a_missing_setting_is_unavailable_by_name() -> None:
 
 
 def test_every_setting_says_what_it_is_for() -> None:
-    assert all(meaning for _, _, meaning in described())
+    assert all(meaning for _, _, meaning in describe_variables())
 
 
 @pytest.mark.parametrize(

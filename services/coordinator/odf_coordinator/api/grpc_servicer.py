@@ -256,10 +256,10 @@ class Servicer(CoordinatorServicer):
             late=late_rows(self._parts.datasets.blobs, handle.id) if handle.is_derivative else 0,
             rejects=self._parts.datasets.rejects(handle),
         )
-        wait = None if reply.problem else self._parts.puller.waiting.of(handle)
+        wait = None if reply.problem else self._parts.puller.waiting.wait_of(handle)
         if wait is not None:
             reply.waits_for, reply.waits_for_input, reply.waits_remedy = wait.text, wait.input, wait.remedy
-        earlier = self._earlier_credentials.of(handle)
+        earlier = self._earlier_credentials.text_for(handle)
         return with_credentials(reply, handle, self._parts.datasets.has_key, earlier)
 
 

@@ -1,1 +1,1 @@
-"""Which datasets exist, who may write them, and what is wrong with them."""
+"""Existing datasets, their writer, and their problems."""

@@ -34,7 +34,7 @@ AGAIN_ADVICE: Final = (
 
 
 def chain_problem(datasets: Datasets, handle: DatasetHandle, latest: Timestamp) -> Stall | None:
-    """Return why nothing useful can follow the head of a dataset whose key is here, and which block to go back to.
+    """Return the reason why no block can follow the head of a dataset whose key is here, and the block to go back to.
 
     `latest` is the latest system time that a block may have now.
     """
@@ -88,7 +88,7 @@ def reset_before_query(datasets: Datasets, handle: DatasetHandle) -> str:
 
 
 def query_remedy(datasets: Datasets, handle: DatasetHandle, error: OdfError) -> str:
-    """Return what to do about a query that the engine refuses, or that fails on its records."""
+    """Return the remedy for a query that the engine refuses, or that fails on its records."""
     if remedy := remedy_of(error, ""):
         return name_dataset(remedy, handle.alias)
     if isinstance(error, EngineNotAvailable):
@@ -110,7 +110,7 @@ class EarlierCredentials:
         self._datasets = datasets
         self._found: dict[DatasetId, tuple[Multihash, tuple[tuple[int, SetPollingSource], ...]]] = {}
 
-    def of(self, handle: DatasetHandle) -> str:
+    def text_for(self, handle: DatasetHandle) -> str:
         """Return a text that lists them with their blocks; those of the source in force are left out."""
         if handle.state.polling_source is None:
             return ""
@@ -175,7 +175,7 @@ def is_in_future(time: Timestamp, latest: Timestamp) -> bool:
 
 
 def lower_watermark(datasets: Datasets, handle: DatasetHandle) -> str:
-    """Return how the watermark of a root goes back to before it was raised to its value."""
+    """Return the way to take a root's watermark back to before it was raised to its value."""
     return _lower(datasets, handle, _raise_of(datasets, handle.state))
 
 
@@ -191,7 +191,7 @@ def _lower(datasets: Datasets, handle: DatasetHandle, found: _Raise | None) -> s
 
 
 def _reset(datasets: Datasets, handle: DatasetHandle, block: str, options: str = "") -> str:
-    """Return the command that resets a dataset, also if derivatives have read what it drops."""
+    """Return the command that resets a dataset, even if derivatives have read what it drops."""
     force = " --force" if datasets.dependants(handle.id) else ""
     return f"`odf reset {handle.alias} {block}{force}{options}`"
 

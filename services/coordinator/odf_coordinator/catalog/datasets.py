@@ -171,7 +171,7 @@ class Datasets:
 
     def read(self, entry: CatalogEntry) -> DatasetHandle | Unreadable | None:
         """Return the dataset of an entry, or why it cannot be read; None if it was deleted."""
-        dataset = self._attempt(entry, self._stored)
+        dataset = self._attempt(entry, self._open_stored)
         if not isinstance(dataset, Unreadable):
             self.stalls.clear(entry.dataset_id, Activity.READ)
         return dataset
@@ -184,7 +184,7 @@ class Datasets:
         except Exception as error:  # noqa: BLE001 - any error concerns this dataset only
             return self.unreadable(entry, error) if self._is_current(entry) else None
 
-    def _stored(self, entry: CatalogEntry) -> DatasetHandle | None:
+    def _open_stored(self, entry: CatalogEntry) -> DatasetHandle | None:
         """Return the dataset like `open`; raises `Damaged` if the head's block is no longer stored."""
         handle = self.open(entry)
         if handle is not None:
@@ -193,7 +193,7 @@ class Datasets:
         return handle
 
     def _is_current(self, entry: CatalogEntry) -> bool:
-        """Return whether the dataset still has this name, also if that cannot be read."""
+        """Return whether the dataset still has this name, even if that cannot be read."""
         try:
             named = self.catalog.by_alias(entry.alias)
         except OdfError:
@@ -201,7 +201,7 @@ class Datasets:
         return named is not None and named.dataset_id == entry.dataset_id
 
     def unreadable(self, entry: CatalogEntry, error: Exception) -> Unreadable:
-        """Return why a dataset cannot be read; a new reason is logged."""
+        """Return the reason why a dataset cannot be read; a new reason is logged."""
         why = str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
         remedy = remedy_of(
             error, f"`odf verify {entry.alias}` shows what is damaged; restore it, or delete the dataset"

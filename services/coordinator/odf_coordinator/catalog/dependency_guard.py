@@ -23,7 +23,7 @@ def hold_inputs(
     if not any(isinstance(event, SetTransform) for event in events):
         yield
         return
-    with datasets.catalog.locked():
+    with datasets.catalog.lock():
         require_no_cycle(datasets, entry, events, are_here=are_here)
         yield
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key, require_owned
 from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import PrivateKey
@@ -24,7 +24,7 @@ class KeyStore:
         """Return whether this node has the dataset's key."""
         return has_dataset_key(self.folder, dataset)
 
-    @guarded
+    @translating_os_errors
     def remove(self, dataset: DatasetId) -> None:
         """Delete a key, if it exists."""
         self._path(dataset).unlink(missing_ok=True)

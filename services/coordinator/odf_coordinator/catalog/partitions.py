@@ -1,4 +1,4 @@
-"""Which datasets this instance updates: those in its assigned partitions of the coordinator's command topic."""
+"""The datasets that this instance updates: those in its assigned partitions of the coordinator's command topic."""
 
 import threading
 import time

@@ -12,7 +12,7 @@ from odf_common.metadata.scalars import Timestamp
 
 
 class Activity(Enum):
-    """What makes no progress."""
+    """The activity that makes no progress."""
 
     READ = auto()
     """The dataset could not be read when last listed."""
@@ -26,12 +26,12 @@ class Activity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Why a dataset makes no progress."""
+    """The reason why a dataset makes no progress."""
 
     reason: str
     remedy: str = ""
     cause: object = None
-    """What has to change before an automatic retry; None: it is retried anyway."""
+    """The fact that has to change before an automatic retry; None: it is retried anyway."""
     since: Timestamp = field(compare=False)
 
 
@@ -92,7 +92,7 @@ class Stalls:
 
 
 def remedy_of(error: Exception, otherwise: str) -> str:
-    """Return what to do about an error of work that is retried: its own advice, else `otherwise`."""
+    """Return the remedy for an error of work that is retried: its own advice, else `otherwise`."""
     advice = advice_while_retried(error) if isinstance(error, OdfError) else ""
     if advice:
         return advice

@@ -182,7 +182,7 @@ class Committer:
         )
         if ref == HEAD:
             # A cache that cannot be written must not make a commit look failed.
-            _contained(self._states.remember, state)
+            _call_listener(self._states.remember, state)
             self.announce(state)
 
     def run(self, stop: threading.Event) -> None:
@@ -226,7 +226,7 @@ class Committer:
     def announce(self, state: ChainState) -> None:
         """Call the listeners with a chain's state, at or before its head; errors are logged."""
         for listener in self._listeners:
-            _contained(listener, state)
+            _call_listener(listener, state)
 
     def lock(self, dataset: DatasetId) -> AbstractContextManager[None]:
         """Lock a dataset, best effort; an operation that outlives the lock fails at the compare-and-set.
@@ -293,7 +293,7 @@ class Committer:
         return Overtaken(expected=expected, head=state.head)
 
 
-def _contained(listener: Listener, state: ChainState) -> None:
+def _call_listener(listener: Listener, state: ChainState) -> None:
     """Call a listener; its errors are logged, since they cannot undo the commit."""
     try:
         listener(state)

@@ -1,7 +1,7 @@
 """Announces heads; the chain is the outbox.
 
 Only the latest state per dataset is pending: a notification means "the head is at least this", so older ones need
-not be sent. None is lost for good, since all heads are announced at startup.
+not be sent. None is lost permanently, since all heads are announced at startup.
 """
 
 import threading
@@ -45,7 +45,7 @@ class Publisher:
             self._waiting[state.dataset_id] = state
             self._changed.notify()
 
-    def removed(self, dataset: DatasetId, alias: str) -> None:
+    def announce_removal(self, dataset: DatasetId, alias: str) -> None:
         """Announce that a dataset was removed; raises `Unavailable` if that cannot be sent."""
         with self._changed:
             # Else a head could be announced after the removal.
@@ -108,7 +108,7 @@ class Publisher:
 
 
 def committed_message(state: ChainState, *, alias: str = "", already: bool = False) -> bus.Committed:
-    """Return the message that the head is at least that of `state`."""
+    """Return the message that the head is at least the head of `state`."""
     return bus.Committed(
         head=state.head.raw,
         sequence_number=state.sequence_number,

@@ -77,7 +77,7 @@ class DatasetCreator:
             )
             if handle is not None:
                 self._require_changeable(handle, draft, is_replacing=is_replacing)
-            with draft.placed():
+            with draft.locate_errors():
                 require_admitted(None if handle is None else handle.state, draft.seed, draft.events)
             checked.append(validation.check(draft))
         return tuple(self._make(draft) for draft in checked)
@@ -106,7 +106,7 @@ class DatasetCreator:
         entry = self.claims.entry(handle.id)
         if entry.push_topics.keys() >= set(sources):
             return entry
-        with self.claims.adding_topics(handle.id, sources) as topics, self.datasets.catalog.locked():
+        with self.claims.adding_topics(handle.id, sources) as topics, self.datasets.catalog.lock():
             now = self.claims.entry(handle.id)  # it may have been renamed in the meantime
             entry = replace(now, push_topics={**now.push_topics, **topics})
             self.datasets.catalog.replace(entry)
@@ -133,12 +133,12 @@ class DatasetCreator:
         if handle is None:
             dataset, outcome = self._create(draft), "added"
         else:
-            dataset = retry_on_conflict(lambda: self._replaced(draft))
+            dataset = retry_on_conflict(lambda: self._replace(draft))
             outcome = "replaced" if changed_events(handle.state, draft.events) else "unchanged"
         log.info("manifest added", **dataset.log_facts, outcome=outcome)
         return AddResult(alias=dataset.alias, dataset_id=dataset.id, head=dataset.state.head, outcome=outcome)
 
-    def _replaced(self, draft: Draft) -> DatasetHandle:
+    def _replace(self, draft: Draft) -> DatasetHandle:
         handle = self.datasets.find(draft.name)
         changed = changed_events(handle.state, draft.events)
         return self.amend(handle, changed) if changed else handle
@@ -151,14 +151,14 @@ class DatasetCreator:
                 alias=draft.name, dataset_id=dataset, push_topics=topics, creation=new_creation()
             )
             self.keys.save(draft.key)
-            handle = self._written(draft, entry)
-            with catalog.locked():
+            handle = self._write(draft, entry)
+            with catalog.lock():
                 require_no_cycle(self.datasets, entry, draft.events, are_here=True)
                 catalog.add(entry)
         self.committer.announce(handle.state)
         return handle
 
-    def _written(self, draft: Draft, entry: CatalogEntry) -> DatasetHandle:
+    def _write(self, draft: Draft, entry: CatalogEntry) -> DatasetHandle:
         events = (draft.seed, *draft.events)
         outcome = self.committer.commit(
             draft.dataset_id, expected_head=None, events=events, system_time=self.clock.now()
@@ -181,5 +181,5 @@ def require_compatible(handle: DatasetHandle, draft: Draft, *, is_replacing: boo
         return
     if not is_replacing:
         raise NameTaken(what=handle.alias, changed=", ".join(changed))
-    with draft.placed():
+    with draft.locate_errors():
         require_replaceable(handle.state, draft.snapshot.kind, draft.events)

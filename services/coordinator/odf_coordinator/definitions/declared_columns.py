@@ -1,4 +1,4 @@
-"""What an event may declare: columns whose records could never be hashed, merged or distinguished are refused.
+"""Limits on declared columns: columns whose records could never be hashed, merged or distinguished are refused.
 
 Errors name source and column; `where` is a path below the event, such as `read.ddlSchema[0]`.
 """
@@ -54,7 +54,7 @@ class Column:
     path: str
     field: pa.Field
 
-    def refused(self, text: str) -> InvalidInput:
+    def refusal(self, text: str) -> InvalidInput:
         """Return the error for the column."""
         return InvalidInput(text=f"column {self.field.name}: {text}", where=self.path)
 
@@ -169,14 +169,14 @@ def _require_flat(columns: Iterable[Column]) -> None:
             text = (
                 f"Csv has no values of type {column.field.type}; declare STRING, and parse it in preprocess"
             )
-            raise column.refused(text)
+            raise column.refusal(text)
 
 
 def _require_geometry(columns: Iterable[Column]) -> None:
     """Raise `InvalidInput` if the geometry is declared as anything but text."""
     for column in columns:
         if column.field.name == GEOMETRY and not kind.is_string(column.field.type):
-            raise column.refused("geometries are GeoJSON text; declare STRING")
+            raise column.refusal("geometries are GeoJSON text; declare STRING")
 
 
 def _require_event_time(names: Sequence[str], vocabulary: DatasetVocabulary) -> None:
@@ -241,7 +241,7 @@ def _require_distinct(columns: Sequence[Column]) -> None:
         seen[name.lower()] = name
         if before is not None:
             text = "is declared twice" if before == name else f"SQL cannot distinguish it from {before}"
-            raise column.refused(f"{text}; give it another name")
+            raise column.refusal(f"{text}; give it another name")
 
 
 def _require_own_names(columns: Iterable[Column], vocabulary: DatasetVocabulary) -> None:
@@ -251,17 +251,17 @@ def _require_own_names(columns: Iterable[Column], vocabulary: DatasetVocabulary)
         name = system.get(column.field.name.lower())
         if name is not None and column.field.name != event_time:
             text = f"the name belongs to system column {name}; rename it, or rename the system column with SetVocab"
-            raise column.refused(text)
+            raise column.refusal(text)
 
 
 def _require_hashable(column: Column) -> None:
     for scale in _scales(column.field.type):
         if scale < 0:
-            raise column.refused(f"a decimal cannot have the negative scale {scale}; use 0 or more")
+            raise column.refusal(f"a decimal cannot have the negative scale {scale}; use 0 or more")
     try:
         check_hashable(stored_schema(pa.schema([column.field])))
     except UnhashableType as error:
-        raise column.refused(f"type {column.field.type} has no logical hash; {error.advice()}") from error
+        raise column.refusal(f"type {column.field.type} has no logical hash; {error.advice()}") from error
     _require_distinct_inside(column, column.field.type)
 
 
@@ -272,7 +272,7 @@ def _require_distinct_inside(column: Column, type_: pa.DataType) -> None:
         seen: set[str] = set()
         for inner in type_.fields:
             if inner.name.lower() in seen:
-                raise column.refused(f"its struct has two fields named {inner.name}")
+                raise column.refusal(f"its struct has two fields named {inner.name}")
             seen.add(inner.name.lower())
 
 
@@ -292,10 +292,10 @@ def _inner(type_: pa.DataType) -> tuple[pa.Field, ...]:
 def _require_time(column: Column) -> None:
     type_ = column.field.type
     if not (kind.is_timestamp(type_) or kind.is_date(type_)):
-        raise column.refused(f"the event time must be a TIMESTAMP or DATE, not {type_}")
+        raise column.refusal(f"the event time must be a TIMESTAMP or DATE, not {type_}")
     if kind.is_timestamp(type_) and type_.unit in FINER_THAN_MS:
         text = "the event time has milliseconds; declare TIMESTAMP(3), and another column if finer times are needed"
-        raise column.refused(text)
+        raise column.refusal(text)
 
 
 def _require_keys(merge: MergeStrategy, names: set[str] | None) -> None:

@@ -54,9 +54,9 @@ class Draft:
         return Seed(dataset_id=self.dataset_id, dataset_kind=self.snapshot.kind)
 
     @contextmanager
-    def placed(self) -> Iterator[None]:
+    def locate_errors(self) -> Iterator[None]:
         """Prefix errors, whose `where` is a path, with the position in the file and the dataset's name."""
-        with _placed(self.written):
+        with _locate_errors(self.written):
             yield
 
 
@@ -71,10 +71,10 @@ def drafts_of(manifests: Sequence[Manifest], catalog: Catalog) -> tuple[Draft, .
         for written in sourced_snapshots(manifest.text, manifest.name):
             draft = _draft(written, catalog)
             if draft.name.lower() in drafts:
-                with draft.placed():
+                with draft.locate_errors():
                     raise InvalidInput(text="is defined twice", where="content.name")
             drafts[draft.name.lower()] = draft
-    return tuple(_resolved(drafts[name], drafts, catalog) for name in _in_order(drafts))
+    return tuple(_resolve(drafts[name], drafts, catalog) for name in _in_order(drafts))
 
 
 def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog) -> SetTransform:
@@ -90,7 +90,7 @@ def resolve(event: SetTransform, ids: Mapping[str, DatasetId], catalog: Catalog)
 
 
 def _draft(written: SourcedSnapshot, catalog: Catalog) -> Draft:
-    with _placed(written):
+    with _locate_errors(written):
         normal = normalize(written.snapshot)
         require_whole(normal)
     key = generate()
@@ -100,7 +100,7 @@ def _draft(written: SourcedSnapshot, catalog: Catalog) -> Draft:
 
 
 @contextmanager
-def _placed(written: SourcedSnapshot) -> Iterator[None]:
+def _locate_errors(written: SourcedSnapshot) -> Iterator[None]:
     try:
         yield
     except InvalidInput as error:
@@ -127,7 +127,7 @@ def _input_names(draft: Draft) -> set[str]:
     }
 
 
-def _resolved(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Draft:
+def _resolve(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Draft:
     ids = {name: other.dataset_id for name, other in drafts.items()}
     try:
         events = tuple(

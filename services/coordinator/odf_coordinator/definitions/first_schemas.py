@@ -64,7 +64,10 @@ class FirstSchemas:
             log.info("first schema committed", **root.log_facts)
 
     def why_unknown(self, root: DatasetHandle) -> str:
-        """Return why the columns of a root are not known before its first record; empty if its sources declare them."""
+        """Return the reason why the columns of a root are not known before its first record.
+
+        Empty if its sources declare them.
+        """
         if not self.datasets.has_key(root.id):
             return "its owner has not published any"
         sources = sources_of(root.state)

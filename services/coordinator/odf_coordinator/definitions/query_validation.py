@@ -54,7 +54,7 @@ class ValidTransform:
     changes: Strings = ()
     """The kinds in which results can differ from those of the version before."""
     refusal: str = ""
-    """Why it cannot be derived from the beginning; empty if it can."""
+    """The reason why it cannot be derived from the beginning; empty if it can."""
 
 
 class Validation:
@@ -85,7 +85,7 @@ class Validation:
         past = None if handle is None else handle.state
         events = [*draft.events]
         for number, event in enumerate(draft.events):
-            with draft.placed(), event_at(number):
+            with draft.locate_errors(), event_at(number):
                 if isinstance(event, SetTransform):
                     checked = self.output(event, vocabulary, past)
                     events[number], schema = checked.event, checked.schema
@@ -204,7 +204,7 @@ class Validation:
         }
 
     def _with_way_back(self, error: InvalidInput, past: ChainState | None) -> InvalidInput:
-        """Return why a query cannot replace that of `past`, with the command after which it can."""
+        """Return the reason why a query cannot replace that of `past`, with the command after which it can."""
         handle = None if past is None else self._datasets.by_id(past.dataset_id)
         way = "" if handle is None else derive_again(self._datasets, handle)
         if not way:
@@ -221,12 +221,12 @@ class Validation:
         schema = schema_of(state)
         if schema is None and state.transform is not None:
             self._drafted[dataset] = Shape(
-                schema=self._derived(state, state.transform), vocabulary=state.vocabulary
+                schema=self._derived_columns(state, state.transform), vocabulary=state.vocabulary
             )
             return self._drafted[dataset]
         return Shape(schema=schema, vocabulary=state.vocabulary)
 
-    def _derived(self, state: ChainState, transform: SetTransform) -> pa.Schema | None:
+    def _derived_columns(self, state: ChainState, transform: SetTransform) -> pa.Schema | None:
         """Return the columns that a derivative without records will have; None if they are not known."""
         try:
             schema = self._describe(transform, state.vocabulary).schema

@@ -1,4 +1,4 @@
-"""Which datasets have records that may be retracted later, and which derivatives could not read them.
+"""Datasets whose records may be retracted later, and derivatives that could not read them.
 
 Rows that wait for the watermark are final, so they are computed from inputs that never retract (docs/adr/0086). What
 is not known here, such as sources of a chain's first blocks, is left to the engine, which refuses the retraction.
@@ -37,7 +37,7 @@ Describe = Callable[[SetTransform, DatasetVocabulary], ValidatedQuery]
 
 
 class Retractions:
-    """Why records of datasets may be retracted, in the catalog and in drafts that are checked before."""
+    """Reasons why records of datasets may be retracted, in the catalog and in drafts that are checked before."""
 
     def __init__(
         self, *, datasets: Datasets, describe: Describe, replacing: Mapping[DatasetId, SetTransform]
@@ -52,7 +52,10 @@ class Retractions:
         self._reasons: dict[DatasetId, str] = {}
 
     def why(self, ref: str) -> str:
-        """Return why a dataset's records may be retracted, such as "merges by UpsertStream"; empty if not known."""
+        """Return the reason why a dataset's records may be retracted, such as "merges by UpsertStream".
+
+        Empty if not known.
+        """
         dataset = DatasetId.parse(ref)
         if dataset not in self._reasons:
             handle = self._datasets.find(ref)
@@ -106,7 +109,7 @@ class Retractions:
         return _DERIVED if validated is not None and validated.can_retract else ""
 
     def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
-        """Return what the engine says about a derivative; None without a query, and for one refused today."""
+        """Return the engine's answer about a derivative; None without a query, and for one refused today."""
         query = self._replacing.get(handle.id, handle.state.transform)
         if query is None:  # after a reset to before it
             return None
@@ -126,7 +129,7 @@ class Retractions:
 
 
 def why_retracted(sources: Iterable[Source]) -> str:
-    """Return why records of these sources may be retracted; empty if they only append."""
+    """Return the reason why records of these sources may be retracted; empty if they only append."""
     return next((f"merges by {name}" for source in sources if (name := _retracting(source.merge))), "")
 
 

@@ -59,7 +59,7 @@ class Claims:
             self._require_free(alias)
             return self._reserve(claim, alias, sources)
 
-        with self._claimed(dataset, record) as topics:
+        with self._claim(dataset, record) as topics:
             create_topics(self.topics, topics)
             yield topics
 
@@ -76,7 +76,7 @@ class Claims:
                 claim, entry.alias, [source for source in sources if source not in entry.push_topics]
             )
 
-        with self._claimed(dataset, record) as topics:
+        with self._claim(dataset, record) as topics:
             create_topics(self.topics, topics)
             yield topics
 
@@ -95,7 +95,7 @@ class Claims:
                 raise AlreadyExists(what=f"dataset {dataset}")
             claim.write(CatalogEntry(alias=alias, dataset_id=dataset))
 
-        with self._claimed(dataset, record, is_copy=True):
+        with self._claim(dataset, record, is_copy=True):
             self._drop_head(dataset)  # from an attempt that was killed before the name was taken
             yield
 
@@ -113,7 +113,7 @@ class Claims:
             self._catalog.remove(entry.alias)
             return entry
 
-        with self._claimed(dataset, record) as entry:
+        with self._claim(dataset, record) as entry:
             return entry
 
     def settle(self, dataset: DatasetId, is_due: Callable[[CatalogEntry], bool]) -> bool:
@@ -122,7 +122,7 @@ class Claims:
         if claim is None:
             return False
         try:
-            with self._catalog.locked():
+            with self._catalog.lock():
                 if not is_due(claim.entry):
                     return False
                 claim.write(claim.entry)
@@ -143,7 +143,7 @@ class Claims:
         return self.datasets.catalog
 
     @contextmanager
-    def _claimed(
+    def _claim(
         self, dataset: DatasetId, record: Callable[[Claim], T], *, is_copy: bool = False
     ) -> Iterator[T]:
         """Claim a dataset, call `record` under the catalog's lock, and settle the claim afterwards in any case."""
@@ -159,10 +159,10 @@ class Claims:
     def _take(self, dataset: DatasetId, record: Callable[[Claim], T]) -> tuple[Claim, T]:
         deadline = time.monotonic() + self.wait_seconds
         while True:
-            with self._catalog.locked():
+            with self._catalog.lock():
                 claim = self._catalog.claim(dataset)
                 if claim is not None:
-                    return claim, _recorded(claim, record)
+                    return claim, _record_claim(claim, record)
             if time.monotonic() >= deadline:
                 why = f"another operation has been creating or removing it for {self.wait_seconds:g} s"
                 raise DatasetBusy(what=f"dataset {dataset}", why=why)
@@ -172,7 +172,7 @@ class Claims:
         """Remove what the claim records and no name refers to; errors are logged, never raised."""
         entry = claim.entry
         try:
-            named = self._named(entry)
+            named = self._entry_of(entry)
             if named is None:
                 self._remove(entry, is_copy=is_copy)
             in_use = () if named is None else named.push_topics.values()
@@ -180,12 +180,12 @@ class Claims:
                 if topic not in in_use:
                     self.topics.delete_topic(topic)
             if named is None and not is_copy:
-                self.publisher.removed(entry.dataset_id, entry.alias)
+                self.publisher.announce_removal(entry.dataset_id, entry.alias)
             claim.settle()
         except OdfError as error:
             log.warning("remains of a dataset will be removed later", **entry.log_facts, why=str(error))
 
-    def _named(self, entry: CatalogEntry) -> CatalogEntry | None:
+    def _entry_of(self, entry: CatalogEntry) -> CatalogEntry | None:
         """Return the dataset's entry; None if it has no name. The recorded name is checked first."""
         registered = self._catalog.by_alias(entry.alias) if entry.alias else None
         if registered is None or registered.dataset_id != entry.dataset_id:
@@ -224,7 +224,7 @@ class Claims:
         return reserve_topics(self._catalog, claim, alias, sources, prefix=self.topics.prefix)
 
 
-def _recorded(claim: Claim, record: Callable[[Claim], T]) -> T:
+def _record_claim(claim: Claim, record: Callable[[Claim], T]) -> T:
     try:
         return record(claim)
     except BaseException:

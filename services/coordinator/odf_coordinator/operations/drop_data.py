@@ -27,7 +27,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResult:
-    """What was dropped; `size` in bytes."""
+    """The dropped objects; `size` in bytes."""
 
     handle: DatasetHandle
     slices: int

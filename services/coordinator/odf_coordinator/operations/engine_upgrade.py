@@ -143,7 +143,7 @@ class EngineUpgrader:
             pass
 
     def _refusal(self, error: InvalidQuery, handle: DatasetHandle) -> str:
-        """Return why a query is refused, and what to do, unless the engine has said it."""
+        """Return the reason why a query is refused, and the remedy, unless the engine has named it."""
         text = name_dataset(str(error), handle.alias)
         if "`odf engine upgrade" in text:
             return text

@@ -131,14 +131,14 @@ class Importer:
         # With the key here, this node would run what the chain defines.
         if not may_define and self.keys.has(dataset):
             own = OwnWork.at_head(None if head is None else self._state(dataset, head))
-        state = self._admitted(dataset, base, new_head, own)
+        state = self._admit(dataset, base, new_head, own)
         if own is not None:
             require_same_work(own, state.definitions)
         with hold_inputs(self.datasets, entry, (state.transform,)), self.committer.lock(dataset):
             self.committer.move_ref(dataset, expected=expected, state=state)
-        self.datasets.roots.discard(dataset)  # the chain may have begun anew
+        self.datasets.roots.discard(dataset)  # the chain may have another beginning now
         if is_new:
-            with self.datasets.catalog.locked():
+            with self.datasets.catalog.lock():
                 # Under the lock that adds the name, so that no other dataset closes a cycle in between.
                 require_no_cycle(self.datasets, entry, (state.transform,), are_here=False)
                 self.datasets.catalog.add(entry)
@@ -148,7 +148,7 @@ class Importer:
         head = self.refs.head(dataset)
         if head is None:
             raise InvalidInput(text=f"{dataset} has no head, so it cannot have a reference {ref}")
-        state = self._admitted(dataset, self._common(dataset, head, block), block)
+        state = self._admit(dataset, self._common(dataset, head, block), block)
         self.committer.move_ref(dataset, expected=expected, state=state, ref=ref)
         return Committed(state=state)
 
@@ -157,7 +157,7 @@ class Importer:
         read = self.datasets.reader(dataset)
         return common_block(compare(read, head, read, block), head, block)
 
-    def _admitted(
+    def _admit(
         self,
         dataset: DatasetId,
         expected: Multihash | None,

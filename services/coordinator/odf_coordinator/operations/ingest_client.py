@@ -73,13 +73,13 @@ class IngestClient:
                     self._channel = None  # not closed, since other threads may use it too
                 else:
                     return
-            connected = self._connected(self.address)
+            connected = self._connect(self.address)
             yield from _answers(call, connected)
             self._channel = connected
         except RemoteRefused as error:
             raise Refused(reason=error.reason, text=with_advice(error)) from error
 
-    def _connected(self, address: str) -> grpc.Channel:
+    def _connect(self, address: str) -> grpc.Channel:
         """Return a new channel; raises `ServiceUnreachable`."""
         try:
             require_server("ingest", address, self.timeout if self._is_there else 0)

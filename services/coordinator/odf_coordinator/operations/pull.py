@@ -75,9 +75,9 @@ class Puller:
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[PullProgress]:
         """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
-        named, like = ([], [*self.datasets.scan()]) if is_all else self._meant(refs)
+        named, like = ([], [*self.datasets.scan()]) if is_all else self._resolve(refs)
         handles = [*named, *like]
-        chosen, explicit = self._chosen(named, like, is_recursive=is_recursive)
+        chosen, explicit = self._select_datasets(named, like, is_recursive=is_recursive)
         yield from self._pull(chosen, explicit, is_wanted)
         yield from map(_unread, _unreadable(handles))
 
@@ -90,9 +90,9 @@ class Puller:
         concurrent commits keep overtaking the rollback.
         """
         refs = tuple(refs)
-        named, like = self._meant(refs)
+        named, like = self._resolve(refs)
         handles = [*named, *like]
-        chosen, _ = self._chosen(named, like, is_recursive=is_recursive)
+        chosen, _ = self._select_datasets(named, like, is_recursive=is_recursive)
         looked_at = self.rollback.downstream(chosen.values() if refs else self.datasets.all())
         rolled_back: dict[DatasetId, DatasetHandle] = {}
 
@@ -107,7 +107,7 @@ class Puller:
         yield from self._pull(chosen | rolled_back, set(), is_wanted)  # copies may be given for their readers
         yield from map(_unread, _unreadable(handles))
 
-    def _chosen(
+    def _select_datasets(
         self, named: Iterable[Found], like: Iterable[Found], *, is_recursive: bool
     ) -> tuple[dict[DatasetId, DatasetHandle], set[DatasetId]]:
         """Return the datasets to pull, and the ids of those given by name; unreadable ones are left out."""
@@ -166,15 +166,15 @@ class Puller:
         outcome = self._outcome(handle, is_rebuilt=is_rebuilt)
         yield replace(outcome, new_late=late_rows(self.datasets.blobs, handle.id) - late)
 
-    def _meant(self, refs: Iterable[str]) -> tuple[list[Found], list[Found]]:
+    def _resolve(self, refs: Iterable[str]) -> tuple[list[Found], list[Found]]:
         """Return the datasets given by name, and those like a pattern; raises `DatasetUnknown`, `NothingCovered`."""
         refs = tuple(refs)
-        named = [self._named(ref) for ref in refs if not is_pattern(ref)]
+        named = [self._find(ref) for ref in refs if not is_pattern(ref)]
         patterns = [ref for ref in refs if is_pattern(ref)]
         by_alias = {dataset.entry.alias: dataset for dataset in self.datasets.scan()} if patterns else {}
         return named, [by_alias[name] for name in matching_names(patterns, by_alias)]
 
-    def _named(self, ref: str) -> Found:
+    def _find(self, ref: str) -> Found:
         handle = self.datasets.read(self.datasets.entry(ref))
         if handle is None:
             raise DatasetUnknown(what=ref)
@@ -254,7 +254,7 @@ class Puller:
             )
 
     def _outcome(self, before: DatasetHandle, *, is_rebuilt: bool = False) -> PullProgress:
-        """Return what was added since `before`."""
+        """Return the numbers added since `before`."""
         after = self.datasets.find(str(before.id))
         now = after.state
         blocks = now.sequence_number - before.state.sequence_number
@@ -266,7 +266,7 @@ class Puller:
             new_records=max(now.next_offset - before.state.next_offset, 0),
             head=now.head,
             rejects=rejects,
-            wait=self.waiting.of(after),
+            wait=self.waiting.wait_of(after),
         )
 
     def _with_inputs(self, chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, DatasetHandle]:

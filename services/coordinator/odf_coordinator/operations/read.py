@@ -54,14 +54,14 @@ class RecordReader:
         return self.engine.query_stream(sql, tables, is_wanted)
 
     def _table(self, name: str) -> QueryTable:
-        handle = self._named(name)
+        handle = self._find(name)
         schema = schema_of(handle.state)
         if schema is None:
             raise InvalidQuery(text=f"{handle.alias} has no data yet, so its columns are unknown")
         paths = tuple(str(path) for path in self.slices.paths(handle))
         return QueryTable(name=name, schema=schema, data_paths=paths)
 
-    def _named(self, name: str) -> DatasetHandle:
+    def _find(self, name: str) -> DatasetHandle:
         entry = self.datasets.catalog.by_alias(name)
         handle = None if entry is None else self.datasets.open(entry)
         if handle is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.fold import progress_after
 from odf_common.chain.walk import blocks_between
 from odf_common.dataset.object_markers import dropped_blocks, forget_drop
@@ -88,7 +88,7 @@ class DataRebuilder:
             return is_dropped(self.datasets, handle)
         return dropped_blocks(self.datasets.blobs, handle.id) is not None
 
-    @guarded
+    @translating_os_errors
     def rebuild(self, handle: DatasetHandle) -> Iterator[int]:
         """Replay the transforms whose objects are missing, oldest first; yield the number done so far.
 
@@ -108,7 +108,7 @@ class DataRebuilder:
         for stored in replayer.transforms(blocks, None):
             if not has_all(datasets.blobs, handle, objects_of(stored.event)):
                 self._require_inputs(handle, stored)
-                self._one(handle, replayer, stored)
+                self._rebuild_one(handle, replayer, stored)
                 done += 1
                 yield done
         with self.committer.lock(handle.id):
@@ -134,7 +134,7 @@ class DataRebuilder:
             )
             raise InputsMissing(what=handle.alias, inputs=", ".join(texts))
 
-    def _one(self, handle: DatasetHandle, replayer: Replayer, stored: StoredTransform) -> None:
+    def _rebuild_one(self, handle: DatasetHandle, replayer: Replayer, stored: StoredTransform) -> None:
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
                 response = replayer.run(stored, alias=handle.alias, scratch=scratch)

@@ -20,7 +20,7 @@ Expected = str  # the hash that a reference must have to be moved; empty: it mus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainComparison:
-    """How a left chain relates to a right one, and their last common block."""
+    """The relation of a left chain to a right one, and their last common block."""
 
     relation: Comparison
     common: Multihash | None
@@ -86,7 +86,11 @@ class References:
         head = self.datasets.find(text)
         target = self._block(head, block)
         outcome = self.importer.import_chain(
-            head.id, expected_head=self._expected(head, name, expected), new_head=target, alias="", ref=name
+            head.id,
+            expected_head=self._expected_block(head, name, expected),
+            new_head=target,
+            alias="",
+            ref=name,
         )
         state = require_committed(head.id, outcome).state
         return self._reference(DatasetHandle(entry=head.entry, state=state, ref=name), head)
@@ -117,11 +121,11 @@ class References:
 
     def compare(self, left: str, right: str) -> ChainComparison:
         """Compare the chains of two datasets, or of two references of one."""
-        return self._compared(self.datasets.open_at(left), self.datasets.open_at(right))
+        return self._compare(self.datasets.open_at(left), self.datasets.open_at(right))
 
     def _fast_forward(self, head: DatasetHandle, name: str) -> FastForward:
         candidate = self.datasets.open_at(f"{head.id}{MARK}{name}")
-        compared = self._compared(head, candidate)
+        compared = self._compare(head, candidate)
         if isinstance(compared.relation, Diverged):
             text = (
                 f"{head.alias} has {compared.relation.ours} blocks and {name} has {compared.relation.theirs} "
@@ -164,7 +168,9 @@ class References:
             raise NotFound(what=f"block {block} of {head.alias}")
         return name
 
-    def _expected(self, handle: DatasetHandle, name: str, expected: Expected | None) -> Multihash | None:
+    def _expected_block(
+        self, handle: DatasetHandle, name: str, expected: Expected | None
+    ) -> Multihash | None:
         if expected is None:
             return self.refs.head(handle.id, name)
         return Multihash.parse(expected) if expected else None
@@ -179,10 +185,10 @@ class References:
             name=handle.ref,
             block=handle.state.head,
             sequence_number=handle.state.sequence_number,
-            compared=None if head is None else self._compared(handle, head),
+            compared=None if head is None else self._compare(handle, head),
         )
 
-    def _compared(self, left: DatasetHandle, right: DatasetHandle) -> ChainComparison:
+    def _compare(self, left: DatasetHandle, right: DatasetHandle) -> ChainComparison:
         heads = left.state.head, right.state.head
         readers = self.datasets.reader(left.id), self.datasets.reader(right.id)
         relation = compare(readers[0], heads[0], readers[1], heads[1])

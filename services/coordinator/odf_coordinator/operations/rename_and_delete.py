@@ -28,7 +28,7 @@ class DatasetNames:
         """
         alias = str(parse_alias(new_alias))
         catalog = self.datasets.catalog
-        with catalog.locked():
+        with catalog.lock():
             entry = self._entry_to_rename(ref, alias)
             if entry.alias.lower() != alias.lower():
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
@@ -67,7 +67,7 @@ class DatasetNames:
         log.info("dataset deleted", **removed.log_facts)
 
     def _entry_to_rename(self, ref: str, alias: str) -> CatalogEntry:
-        """Return the entry; also if a repeated rename finds it already under the new name."""
+        """Return the entry; even if a repeated rename finds it already under the new name."""
         try:
             return self.datasets.entry(ref)
         except DatasetUnknown:
@@ -93,7 +93,7 @@ class DatasetNames:
     def _free_unreadable(self, alias: str) -> None:
         """Free a name whose dataset is unknown; the dataset's files stay."""
         catalog = self.datasets.catalog
-        with catalog.locked():
+        with catalog.lock():
             if alias.lower() in {unquote(name) for name in catalog.unreadable()}:
                 catalog.remove(alias)
                 log.warning("unreadable name freed", freed=alias)
@@ -101,7 +101,7 @@ class DatasetNames:
     def _free_second_name(self, entry: CatalogEntry) -> bool:
         """Free this name if the dataset has another one, as left by a killed rename; return whether it did."""
         catalog = self.datasets.catalog
-        with catalog.locked():
+        with catalog.lock():
             names = {
                 other.alias.lower() for other in catalog.entries() if other.dataset_id == entry.dataset_id
             }

@@ -99,7 +99,7 @@ class DatasetEditor:
 
     def _commit_event(self, handle: DatasetHandle, event: KnownEvent) -> DatasetHandle:
         self.committer.require_owned(handle.id)
-        normal = self._normalized(handle, event)
+        normal = self._normalize(handle, event)
         if handle.state.definitions.replaced_by(normal) == normal:
             return handle
         require_no_plain_credentials(normal)
@@ -154,7 +154,7 @@ class DatasetEditor:
             return 0
         return decode_block(raw).block.sequence_number
 
-    def _normalized(self, handle: DatasetHandle, event: KnownEvent) -> KnownEvent:
+    def _normalize(self, handle: DatasetHandle, event: KnownEvent) -> KnownEvent:
         """Return the normalized event, after the engine has validated its queries."""
         if isinstance(event, DisablePollingSource | DisablePushSource):
             return event

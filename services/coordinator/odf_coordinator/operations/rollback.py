@@ -50,7 +50,7 @@ class DerivativeRollback:
         back, those after it are checked as if it had been. Raises `HeadMoved` if one received a commit in the
         meantime, and `InvalidQuery` if a query that is set again cannot be migrated.
         """
-        for derivative in reversed(self._found(chosen)):
+        for derivative in reversed(self._find_rollbacks(chosen)):
             yield self._roll_back(derivative)
 
     def restart(self, handle: DatasetHandle, transform: SetTransform) -> DatasetHandle:
@@ -64,7 +64,7 @@ class DerivativeRollback:
             _Rollback(handle=handle, consistent=replace(consistent, definitions_since=definitions))
         )
 
-    def _found(self, chosen: Iterable[DatasetHandle]) -> list[_Rollback]:
+    def _find_rollbacks(self, chosen: Iterable[DatasetHandle]) -> list[_Rollback]:
         indexes: dict[DatasetId, BlockIndex | None] = {}
         rollbacks = []
 

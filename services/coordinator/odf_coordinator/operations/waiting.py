@@ -1,9 +1,9 @@
-"""What a derivative waits for: the first record of an input, or the watermark of the input that is behind."""
+"""Waits of derivatives: for the first record of an input, or for the watermark of the input that is behind."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from odf_common.errors import counted
+from odf_common.errors import count_of
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.chain_problems import is_in_future, lower_watermark
@@ -14,7 +14,7 @@ from odf_coordinator.transforms.held_records import HeldRecords, held_records
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a derivative waits for, and the command that helps; `until` is the watermark that it needs, if known."""
+    """A derivative's wait, and the command that ends it; `until` is the watermark that it needs, if known."""
 
     text: str
     remedy: str
@@ -31,8 +31,8 @@ class Waiting:
     latest_time: Callable[[], Timestamp]
     """Returns the latest system time that a block may have now."""
 
-    def of(self, handle: DatasetHandle) -> Wait | None:
-        """Return what a derivative of this node waits for; None if nothing is left to be read or emitted."""
+    def wait_of(self, handle: DatasetHandle) -> Wait | None:
+        """Return the wait of a derivative of this node; None if nothing is left to be read or emitted."""
         if not handle.is_derivative or not self.datasets.has_key(handle.id):
             return None
         inputs = [self.datasets.by_id(dataset) for dataset in handle.inputs()]
@@ -63,7 +63,7 @@ class Waiting:
         root, watermark = self._input_behind(behind), behind.state.watermark
         until = "" if held.until is None else f" {held.until}"
         by = f" by {held.by}" if held.by else ""
-        text = f"{counted(held.records, 'record')} held{by} until the watermark reaches"
+        text = f"{count_of(held.records, 'record')} held{by} until the watermark reaches"
         where = f"{behind.alias} has no watermark"
         if watermark is not None:
             where = f"that of {behind.alias} is {watermark}, since {behind.state.system_time}"
@@ -79,7 +79,7 @@ class Waiting:
         )
 
     def _remedy_in_future(self, ahead: DatasetHandle, until: Timestamp | None) -> str:
-        """Return what helps if records are held until a time that no input has yet; empty if `until` is none."""
+        """Return the remedy if records are held until a time that no input has yet; empty if `until` is none."""
         if until is None or not is_in_future(until, self.latest_time()):
             return ""
         watermark = ahead.state.watermark

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice
 from odf_common.dataset.newest_records import newest_records
@@ -34,7 +34,7 @@ class Slices:
         self._listings: dict[DatasetId, _Listing] = {}
         self._lock = threading.Lock()
 
-    @guarded
+    @translating_os_errors
     def all(self, handle: DatasetHandle) -> tuple[DataSlice, ...]:
         """Return all slices, oldest first."""
         with self._lock:
@@ -72,7 +72,7 @@ class Slices:
         except NotFound as error:
             raise why_missing(self._datasets, (handle,), error) from error
 
-    @guarded
+    @translating_os_errors
     def tail(self, handle: DatasetHandle, records: int) -> pa.Table | None:
         """Return the last records in offset order, reading as few slices as possible; None without slices."""
         read = self._datasets.reader(handle.id)

@@ -46,7 +46,7 @@ def validate(state: ChainState, response: TransformResponseSuccess, scratch: Pat
     """
     data, checkpoint = scratch / "data", scratch / "checkpoint"
     if data.exists() and state.schema is not None:
-        _go_on(data, schema_of_event(state.schema), state.vocabulary)
+        _align_to_dataset(data, schema_of_event(state.schema), state.vocabulary)
     return EngineOutput(
         data=_slice(data, response.new_offset_interval),
         checkpoint=_checkpoint(checkpoint) if checkpoint.exists() else None,
@@ -54,7 +54,7 @@ def validate(state: ChainState, response: TransformResponseSuccess, scratch: Pat
     )
 
 
-def _go_on(file: Path, dataset_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
+def _align_to_dataset(file: Path, dataset_schema: pa.Schema, vocab: DatasetVocabulary) -> None:
     """Rewrite the records if the dataset stores them with other types; an empty file has only its schema.
 
     A new column becomes nullable, whatever its type in the query: earlier records have no value.

@@ -25,7 +25,7 @@ FILE: Final = "held.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRecords:
-    """How many records a checkpoint keeps, the earliest watermark that releases one, and the steps that keep them."""
+    """The number of records in a checkpoint, the earliest watermark that releases one, and the steps that keep them."""
 
     records: int
     until: Timestamp | None
@@ -57,7 +57,7 @@ def record_held(blobs: BlobStore, state: ChainState, report: EngineProgress) -> 
 
 
 def held_records(blobs: BlobStore, state: ChainState) -> HeldRecords:
-    """Return what the last checkpoint of a chain keeps, as far as this node has computed it."""
+    """Return the records that the last checkpoint of a chain keeps, as far as this node has computed it."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
         plain = json.loads(_file(blobs, state).read_text())
         if plain.get("checkpoint") == _checkpoint_of(state):

@@ -28,7 +28,7 @@ LATE: Final = prometheus_client.Counter(
 
 
 def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
-    """Return how many rows were too late so far."""
+    """Return the number of rows that were too late so far."""
     with suppress(ValueError):
         counted = int(blobs.note(dataset, NOTE) or 0)
         return counted if 0 <= counted < COUNT_END else 0

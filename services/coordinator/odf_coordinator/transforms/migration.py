@@ -10,7 +10,7 @@ from pathlib import Path
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.state import ChainState, InputProgress
 from odf_common.chain.transform_inputs import empty_step
 from odf_common.chain.transform_request import changes_nothing, next_event
@@ -35,7 +35,7 @@ class QueryMigrator:
     datasets: Datasets
     engine: Engine
 
-    @guarded
+    @translating_os_errors
     def with_migration(
         self, handle: DatasetHandle, events: Sequence[KnownEvent], system_time: Timestamp
     ) -> tuple[KnownEvent, ...]:
@@ -50,7 +50,7 @@ class QueryMigrator:
             return tuple(events)
         with scratch_folder(self.datasets.blobs) as scratch:
             try:
-                migration = self._migrated(handle, old, new, system_time, scratch)
+                migration = self._migrate(handle, old, new, system_time, scratch)
             except NotFound as error:
                 raise why_missing(self.datasets, (handle,), error) from error
         if migration is None:
@@ -61,7 +61,7 @@ class QueryMigrator:
         # The schema goes first: nothing may come between the SetTransform and its migration.
         return (*schemas, *events[:index], executed, *events[index:])
 
-    def _migrated(
+    def _migrate(
         self,
         handle: DatasetHandle,
         old: SetTransform,
@@ -77,7 +77,7 @@ class QueryMigrator:
         try:
             response = self.engine.migrate(request)
         except InvalidQuery as error:
-            raise self._refused(handle.alias, states, error) from error
+            raise self._refusal(handle.alias, states, error) from error
         written = validate(state, response, scratch)
         if written.checkpoint is None:
             raise InvalidInput(text="the engine migrated the query, but wrote no checkpoint for the new one")
@@ -91,10 +91,10 @@ class QueryMigrator:
         schemas = () if written.data is None or written.schema is None else (written.schema,)
         return schemas, event
 
-    def _refused(
+    def _refusal(
         self, alias: str, states: Mapping[DatasetId, ChainState], error: InvalidQuery
     ) -> InvalidQuery:
-        """Return why the state of a derivative cannot be migrated, or what has to be pulled first."""
+        """Return the reason why a derivative's state cannot be migrated, or the input that has to be pulled first."""
         for dataset, state in states.items():
             handle = self.datasets.by_id(dataset)
             if handle is not None and handle.state.schema != state.schema:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.fold import progress_after
 from odf_common.chain.input_divergence import BlockIndex
 from odf_common.chain.state import InputProgress
@@ -74,7 +74,7 @@ class Transformer:
     """Commits the schemas of inputs without records, as far as their sources declare them."""
     running: RunningTransforms = field(default_factory=RunningTransforms)
 
-    @guarded
+    @translating_os_errors
     def plan(self, handle: DatasetHandle) -> StepInputs | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
@@ -96,10 +96,13 @@ class Transformer:
         return StepInputs(inputs=inputs, sources=seen, is_whole=seen == sources)
 
     def cause(self, handle: DatasetHandle, plan: StepInputs) -> object:
-        """Return what decides, apart from the records, whether a query fails again: the transform and input schemas."""
+        """Return the identity of a query's conditions, apart from the records, under which it fails again.
+
+        The transform and input schemas.
+        """
         return handle.state.transform, tuple(source.state.schema for source in plan.sources.values())
 
-    @guarded
+    @translating_os_errors
     def perform(self, handle: DatasetHandle, plan: StepInputs) -> None:
         """Run a step, and commit it if it changes anything.
 
@@ -208,7 +211,7 @@ class Transformer:
     def _new_in(
         self, step: ExecuteTransformInput, handle: DatasetHandle, end: int | None = None
     ) -> InputSlices:
-        """Return what an input has in a step, up to before the block of the record at offset `end`."""
+        """Return the input's part of a step, up to before the block of the record at offset `end`."""
         if step.new_block_hash is None:
             return input_of(step, ())
         read = self.datasets.reader(step.dataset_id)

@@ -45,7 +45,7 @@ MEMORY_ADVICE: Final = "it is retried, since other queries may have filled the m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerLimits:
-    """How many transforms run at once, and when they are repeated."""
+    """Limits on the number of transforms at a time, and pauses before repeats."""
 
     runs: int = 2
     """Concurrent runs, not counting stalled ones."""
@@ -138,7 +138,7 @@ class Scheduler:
             return self._queue.result(dataset, ticket)
 
     def stall_of(self, dataset: DatasetId) -> Stall | None:
-        """Return why a derivative makes no progress, including unreachable dependencies and a silent engine."""
+        """Return the stall of a derivative, including unreachable dependencies and a silent engine."""
         return self._stalls.get(dataset, Activity.TRANSFORM, Activity.DEPENDENCY) or self._silence(dataset)
 
     def waiting(self) -> int:
@@ -147,7 +147,7 @@ class Scheduler:
             return self._queue.waiting()
 
     def missing_dependency(self, dataset: DatasetId) -> str:
-        """Return which dependency of a transform is unavailable, or an empty string."""
+        """Return the unavailable dependency of a transform, or an empty string."""
         stall = self._stalls.get(dataset, Activity.DEPENDENCY)
         return "" if stall is None else stall.reason
 

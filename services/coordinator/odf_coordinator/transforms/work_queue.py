@@ -1,4 +1,4 @@
-"""The queue of derivatives to run: pure bookkeeping, without threads or a clock of its own.
+"""The queue of derivatives to run: pure bookkeeping, without threads or its own clock.
 
 Requests made while a derivative is queued or running coalesce into one more run. A run covers all requests made before
 it started, so the holder of a ticket from `enqueue` knows when the requested work is done.
@@ -20,7 +20,7 @@ class Result:
 
 
 class ReaderGraph:
-    """Which datasets read which."""
+    """The graph of datasets and their readers."""
 
     def __init__(self) -> None:
         self._inputs: dict[DatasetId, frozenset[DatasetId]] = {}

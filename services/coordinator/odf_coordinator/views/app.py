@@ -67,8 +67,8 @@ def read_heads(table: DatasetTable, datasets: Datasets) -> None:
     """Load the heads of all datasets into the table."""
     for handle in datasets.all():
         try:
-            table.committed(str(handle.id), committed_message(handle.state, alias=handle.alias), now=None)
-            table.rejected(str(handle.id), datasets.rejects(handle))
+            table.apply_head(str(handle.id), committed_message(handle.state, alias=handle.alias), now=None)
+            table.set_rejects(str(handle.id), datasets.rejects(handle))
         except Exception:
             # One bad dataset must not hide the others: it would fail again at every start.
             log.exception("cannot show dataset", **handle.log_facts)

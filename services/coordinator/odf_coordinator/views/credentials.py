@@ -1,4 +1,4 @@
-"""How the views' Faust worker authenticates to Kafka: the same cluster as librdkafka's clients, in Faust's terms."""
+"""Credentials of the views' Faust worker: the same cluster as librdkafka's clients, in Faust's terms."""
 
 import time
 from typing import Final
@@ -44,11 +44,11 @@ class ClientCredentialsGrant(AbstractTokenProvider):
         """Return a valid token; raises `Unavailable` if the endpoint gives none."""
         # Faust's producer and consumer run in loops of their own: both may renew at the same time, which is harmless.
         if time.monotonic() >= self._renew_at:
-            self._token, lifetime = await self._requested()
+            self._token, lifetime = await self._request()
             self._renew_at = time.monotonic() + lifetime * RENEWAL_SHARE
         return self._token
 
-    async def _requested(self) -> tuple[str, float]:
+    async def _request(self) -> tuple[str, float]:
         form = {"grant_type": "client_credentials"}
         if self._sasl.token_scope:
             form["scope"] = self._sasl.token_scope

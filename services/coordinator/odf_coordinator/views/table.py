@@ -62,7 +62,7 @@ class DatasetTable:
         """Apply a notification; `now` is in seconds."""
         match message.WhichOneof("body"):
             case "committed":
-                self.committed(message.dataset_id, message.committed, now)
+                self.apply_head(message.dataset_id, message.committed, now)
             case "dataset_removed":
                 self._datasets.pop(message.dataset_id, None)
             case "ingest_progress":
@@ -77,7 +77,7 @@ class DatasetTable:
             case _:
                 pass
 
-    def committed(self, dataset_id: str, body: bus.Committed, now: float | None) -> None:
+    def apply_head(self, dataset_id: str, body: bus.Committed, now: float | None) -> None:
         """Apply a head; without `now` it is history and does not count as throughput."""
         dataset = self._datasets.setdefault(dataset_id, _Dataset())
         last = body.last_offset if body.HasField("last_offset") else None
@@ -92,7 +92,7 @@ class DatasetTable:
         dataset.work = bus.TransformProgress()
         dataset.watermark = str(time_of(body.watermark)) if body.HasField("watermark") else None
 
-    def rejected(self, dataset_id: str, rejects: Rejects) -> None:
+    def set_rejects(self, dataset_id: str, rejects: Rejects) -> None:
         """Set a dataset's rejected messages that await a decision."""
         self._datasets.setdefault(dataset_id, _Dataset()).rejects = rejects
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded_methods, naming, open_file, translated
+from odf_common.adapters.local.faults import guarded_methods, naming, open_file, translate_os_errors
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import Damaged, InvalidInput, NotFound
 from odf_common.identity.did import DatasetId
@@ -123,7 +123,7 @@ class Receipts:
         content, `TooManyPending`.
         """
         folder = self._folder_of(dataset)
-        with durable.locked(folder / _LOCK):
+        with durable.lock_file(folder / _LOCK):
             earlier = self.find(dataset, receipt.id)
             if earlier is not None and earlier.state is not State.REFUSED:
                 if earlier.digest != receipt.digest:
@@ -146,7 +146,7 @@ class Receipts:
         """Return the pushes to settle, in the order of acceptance; for the process that holds `working`."""
         folder = self._folder_of(dataset)
         pushes = []
-        with durable.locked(folder / _LOCK):
+        with durable.lock_file(folder / _LOCK):
             for name in self._batches(folder):
                 receipt = self.find(dataset, name.partition("-")[2].removesuffix(BATCH))
                 if receipt is None or receipt.is_settled:
@@ -159,14 +159,14 @@ class Receipts:
         """Store the outcome of a push, and delete its batch."""
         folder = self._folder_of(dataset)
         # Once the outcome is stored, a refused push may be accepted again: its new batch has to stay.
-        with durable.locked(folder / _LOCK):
+        with durable.lock_file(folder / _LOCK):
             self._write(folder, receipt)
             self._drop_batches(folder, receipt.id)
 
     @contextmanager
     def working(self, dataset: DatasetId) -> Iterator[bool]:
         """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
-        with translated():  # the class guards no entry into a context
+        with translate_os_errors():  # the class guards no entry into a context
             handle = locked_by_name(self._folder_of(dataset) / _WORKER, os.O_CREAT)
         try:
             yield handle is not None
@@ -183,7 +183,7 @@ class Receipts:
         oldest = time.time() - KEPT_SECONDS
         for dataset in self._all():
             folder = self._folder_of(dataset)
-            with durable.locked(folder / _LOCK):
+            with durable.lock_file(folder / _LOCK):
                 for file in folder.glob(f"*{_RECEIPT}"):
                     if (
                         file.stat().st_mtime < oldest

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.codec.times import time_of
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
@@ -57,7 +57,7 @@ class ArrowStreams:
     clock: Clock
     scratch: Callable[[], Path]
 
-    @guarded
+    @translating_os_errors
     def serve(self, parts: Iterator[pb.StreamPart], is_active: IsActive) -> Iterator[pb.StreamAck]:
         """Yield where the stream continues, then an acknowledgement per batch; raises `InvalidInput`, `Unavailable`."""
         first = next(parts, None)

@@ -58,7 +58,7 @@ class Notices:
 
 
 def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) -> tuple[Subscription, ...]:
-    """Return what the service subscribes to."""
+    """Return the subscriptions of the service."""
     return (
         replies.subscription(COORDINATOR_REPLIES),
         Subscription(topic=NOTIFICATIONS, handler=notices.on_notification, group=False),

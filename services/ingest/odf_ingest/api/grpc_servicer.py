@@ -11,7 +11,7 @@ from typing import Final
 
 import grpc
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.local.staging import Staging
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.codec.times import time_of
@@ -90,7 +90,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         ingest_pb2_grpc.add_IngestServicer_to_server(self, server)
         return (NAME,)
 
-    @guarded
+    @translating_os_errors
     def Push(
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
@@ -155,7 +155,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 dataset_id=str(key.dataset),
                 source_name=key.source,
                 why=str(why),
-                advice=self._named(why.advice(), key.dataset),
+                advice=self._find(why.advice(), key.dataset),
                 since=self._owned.stuck_since(key),
             )
             for key, why in self._owned.stuck().items()
@@ -167,7 +167,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 why=f"its polls fail: {view.error}",
                 advice=""
                 if view.error is None
-                else self._named(advice_while_retried(view.error), view.dataset),
+                else self._find(advice_while_retried(view.error), view.dataset),
                 since=None if view.since is None else view.since.ns,
             )
             for view in self._schedule.failing()
@@ -275,7 +275,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             offset=offset,
         )
 
-    @guarded
+    @translating_os_errors
     def Sample(
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
@@ -315,7 +315,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 settings=source.settings.shown(),
                 late=_late(source.late),
                 future=_future(source.late) if source.settings.max_future.is_limited else None,
-                changed=source.settings.chosen(),
+                changed=source.settings.non_default(),
             )
             for source in self._control.show(entry, name)
         ]
@@ -369,7 +369,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
             future=_future(outcome.late),
         )
 
-    def _named(self, text: str, dataset: DatasetId) -> str:
+    def _find(self, text: str, dataset: DatasetId) -> str:
         """Return a text with the dataset's name in its commands."""
         entry = self._catalog.by_id(dataset)
         return text if entry is None else name_dataset(text, entry.alias)
@@ -389,7 +389,7 @@ def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:
 def reports_of(work: Callable[[Callable[[str], None]], object], name: str) -> Iterator[str]:
     """Yield what the work reports, until it ends; raises what it raises.
 
-    It runs in a thread of its own, so a caller who leaves does not keep its locks.
+    It runs in its own thread, so a caller who leaves does not keep its locks.
     """
     reports: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     failed: list[Exception] = []

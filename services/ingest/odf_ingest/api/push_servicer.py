@@ -6,7 +6,7 @@ from typing import Final
 
 import grpc
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.local.staging import Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import NotFound, name_dataset
@@ -50,7 +50,7 @@ class PushServicer(push_pb2_grpc.PushServicer):
         entry, source = self._target(request)
         return pb.PushTarget(dataset_id=str(entry.dataset_id), source_name=source.source_name)
 
-    @guarded
+    @translating_os_errors
     def Accept(self, request: pb.PushRequest, context: grpc.ServicerContext) -> pb.PushReceipt:
         """Return the receipt of a push that is durable now."""
         entry, source = self._target(request)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import NotFound
@@ -33,7 +33,7 @@ class Pools:
     indexing: Executor
 
     @classmethod
-    def shared(cls, pool: Executor) -> Self:
+    def sharing(cls, pool: Executor) -> Self:
         """Return one pool for all."""
         return cls(commits=pool, queries=pool, indexing=pool)
 
@@ -97,7 +97,7 @@ class CommitQueues:
             with suppress(IndexBehind):
                 return self.commit_indexed(dataset, batch)
 
-    @guarded
+    @translating_os_errors
     def catch_up(
         self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True, meet: Meet = lambda _: None
     ) -> None:
@@ -115,12 +115,12 @@ class CommitQueues:
         self.queue(dataset).history.catch_up(merge, current, is_wanted)
 
     def building(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
-        """Return how far the index for a merge strategy is being caught up; None if it is not."""
+        """Return the progress of the index for a merge strategy while it catches up; None if it does not."""
         with self._mutex:
             queue = self._queues.get(dataset)
         return None if queue is None else queue.history.building(merge)
 
-    @guarded
+    @translating_os_errors
     def commit_indexed(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
         """Commit the batch; raises `IndexBehind` if its index has to be caught up first."""
         queue = self.queue(dataset)
@@ -156,7 +156,7 @@ class CommitQueues:
 
 
 def _merge_step(state: ChainState, source: str) -> MergeStrategy | None:
-    """Return how a source's batches are merged; None if there is no such source."""
+    """Return the merge strategy of a source; None if it does not exist."""
     pushed = state.push_sources.get(source)
     if pushed is None and source == DEFAULT_SOURCE:
         return None if state.polling_source is None else state.polling_source.merge

@@ -148,7 +148,7 @@ class BatchCommitter:
         prepared = batch.prepare(state)
         while True:
             try:
-                return prepared, self._drafter.merged(state, prepared, past, settings)
+                return prepared, self._drafter.merge_records(state, prepared, past, settings)
             except InvalidInput as error:
                 prepared = batch.reduce_after(error)
 

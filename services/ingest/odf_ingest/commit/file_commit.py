@@ -49,7 +49,7 @@ class FileOfChanges:
         self._rejects = rejects
 
     @classmethod
-    def of(
+    def read_from(
         cls, preparer: Preparer, plan: Plan, file: FileBatch, messages: MessageColumns, *, rejects: bool
     ) -> Self | None:
         """Return the messages of a file; None if it has records without an envelope. Raises `InvalidInput`."""
@@ -66,7 +66,7 @@ class FileOfChanges:
 
     @property
     def count(self) -> int:
-        """Return how many messages the file has."""
+        """Return the number of messages in the file."""
         return len(self._places)
 
     def read(self) -> PreparedRecords:
@@ -174,7 +174,7 @@ class FileCommit:
         plan = plan.obeying(settings.message_columns)
         step, file = plan.source.read, self._batch.file
         rejects = rejects_rows(settings.bad_records, plan.source.merge, is_polled=False)
-        changes = FileOfChanges.of(
+        changes = FileOfChanges.read_from(
             self._preparer, plan, self._batch, settings.message_columns, rejects=rejects
         )
         if changes is not None:

@@ -27,7 +27,7 @@ IsWanted = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What identifies a push, in addition to its bytes; `event_time` is None if the client gave none."""
+    """The identity of a push, in addition to its bytes; `event_time` is None if the client gave none."""
 
     dataset: DatasetId
     source: str

@@ -32,7 +32,7 @@ MAX_SHOWN_CHARACTERS: Final = 200  # of a value that cannot be read
 
 
 class Position(Protocol):
-    """How far a source has been read."""
+    """The position of a source."""
 
     def source_state(self, source: str) -> SourceState:
         """Return the state that the chain stores with the next block."""
@@ -133,7 +133,7 @@ class SourcePosition:
         return replace(self.with_rejected(count), rejected_rows=self.rejected_rows + count)
 
     def progress(self, source: str) -> SourceProgress:
-        """Return what was rejected and retried."""
+        """Return the rejected and retried messages."""
         return source_progress(self.source_state(source))
 
     def with_receipt(self, key: str, content: str = "") -> Self:
@@ -169,7 +169,7 @@ class SourcePosition:
 
 
 def key_of_message(topic: str, partition: int, end: int) -> str:
-    """Return what names a message, the last one before `end`, in place of the key of a push."""
+    """Return the name of a message, the last one before `end`, in place of a push's key."""
     return f"message {topic}/{partition}/{end}"
 
 

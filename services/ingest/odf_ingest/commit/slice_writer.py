@@ -60,7 +60,7 @@ class Draft:
 
     @property
     def count(self) -> int:
-        """Return how many records are appended."""
+        """Return the number of appended records."""
         return 0 if self.slice is None else len(self.slice[1].records)
 
 
@@ -87,7 +87,7 @@ class Drafter:
         """Return the settings of a source; raises `InvalidInput` if they cannot be read."""
         return load_settings(self._blobs, state.dataset_id, source)
 
-    def merged(
+    def merge_records(
         self, state: ChainState, prepared: PreparedRecords, history: History, settings: SourceSettings
     ) -> MergeResult:
         """Return the records to append, every one with an event time. Raises `InvalidInput`."""
@@ -105,7 +105,7 @@ class Drafter:
         records = _in_stored_types(records)
         key = key_columns(prepared.source.merge)
         if key:
-            # Merging compares and sorts keys, and each batch has a dictionary of its own.
+            # Merging compares and sorts keys, and each batch has its own dictionary.
             records = without_dictionaries(records)
         if state.schema is not None:
             schema = schema_of_event(state.schema)

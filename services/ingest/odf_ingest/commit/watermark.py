@@ -38,14 +38,14 @@ class FutureRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lateness:
-    """How many records are late, and by how much the latest of them (ms); and how many do not raise the watermark."""
+    """The number of late records, the greatest lateness (ms), and the number that do not raise the watermark."""
 
     count: int = 0
     most: int = 0
     is_watermark_in_future: bool = False
     """Then no delay would have helped: the watermark is wrong, not the order of the records."""
     future: int = 0
-    """How many are too far in the future to raise the watermark."""
+    """The number of records that are too far in the future to raise the watermark."""
     first_future: FutureRecord | None = None
 
     def plus(self, other: "Lateness") -> "Lateness":
@@ -103,7 +103,7 @@ def greatest_counted(
 def future_of(
     merged: MergeResult, column: str, settings: SourceSettings, now: Timestamp, first_offset: int
 ) -> Lateness:
-    """Return how many new records are too far in the future to raise the watermark, with the first of them."""
+    """Return the number of new records too far in the future to raise the watermark, with the first of them."""
     latest = latest_counted(settings, now)
     if latest is None or len(merged.records) == 0:
         return NONE_LATE
@@ -119,7 +119,7 @@ def future_of(
 
 
 def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, now: Timestamp) -> Lateness:
-    """Return how many records are older than the watermark before them.
+    """Return the number of records that are older than the watermark before them.
 
     Retractions do not count, and corrections only if they replace a record by an older one.
     """
@@ -140,7 +140,7 @@ def lateness_of(merged: MergeResult, column: str, watermark: Timestamp | None, n
 
 
 def _is_new(ops: npt.NDArray[np.uint8], times: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Return which records are appended, or are a +C that is older than its -C, which directly precedes it."""
+    """Return a mask of the records that are appended, or are a +C older than its -C, which directly precedes it."""
     is_new: npt.NDArray[np.bool_] = ops == Operation.APPEND
     is_older = np.asarray(pc.fill_null(pc.less(times[1:], times[:-1]), fill_value=False))
     is_new[1:] |= (ops[1:] == Operation.CORRECT_TO) & is_older
@@ -164,17 +164,17 @@ class LateRecords:
         self._lateness: dict[tuple[DatasetId, str], Lateness] = defaultdict(Lateness)
 
     def add(self, dataset: DatasetId, source: str, late: Lateness) -> None:
-        """Count those of a committed batch."""
+        """Count the late records of a committed batch."""
         if late.count or late.future:
             with self._lock:
                 self._lateness[dataset, source] = self._lateness[dataset, source].plus(late)
 
     def future(self) -> Mapping[tuple[DatasetId, str], Lateness]:
-        """Return those of the sources that have records too far in the future."""
+        """Return the counts of the sources that have records too far in the future."""
         with self._lock:
             return {key: late for key, late in self._lateness.items() if late.future}
 
-    def of(self, dataset: DatasetId, source: str) -> Lateness:
-        """Return those of a source."""
+    def lateness_of(self, dataset: DatasetId, source: str) -> Lateness:
+        """Return the late records of a source."""
         with self._lock:
             return self._lateness.get((dataset, source), Lateness())

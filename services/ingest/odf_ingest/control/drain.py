@@ -59,7 +59,7 @@ class Drains:
         """
         dataset = entry.dataset_id
         state = self._queues.state(dataset)
-        topics = {topic.key(dataset): topic for topic in self._topics.of(entry, state)}
+        topics = {topic.key(dataset): topic for topic in self._topics.topics_of(entry, state)}
         ends = self._ends(entry, state, topics)
         if any(self._owned.record(key) is None for key in topics):
             self._reader.request(lambda: self._owned.inspect(dataset))  # for example a topic that is new
@@ -110,7 +110,7 @@ class Drains:
         waiting = 0
         for (key, number), end in ends.items():
             if key.source not in state.push_sources:
-                raise SourceGone.of(key.source)
+                raise SourceGone.for_source(key.source)
             stopped = self._owned.reason(key)
             if stopped is not None:
                 raise stopped

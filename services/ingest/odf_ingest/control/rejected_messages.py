@@ -132,7 +132,7 @@ class RejectedMessages:
             raise NotFound(what=f"open rejected message {first}")
 
     def _passed_letters(self, state: ChainState) -> Iterator[StoredLetter]:
-        """Iterate over the letters of what was rejected, and was not committed since; those of topics may repeat.
+        """Yield the dead letters of messages and rows that are still uncommitted. Letters of topic messages may repeat.
 
         One letter of a row counts: those of batches that were killed, or overtaken, have the same numbers.
         """
@@ -185,7 +185,7 @@ class RejectedMessages:
     def _pushes_since(
         self, state: ChainState, source: str, first: int
     ) -> tuple[list[int], list[Collection[str]]]:
-        """Return how many rows of a source were rejected up to each of its blocks, and the last pushes of each.
+        """Return the number of rejected rows of a source up to each of its blocks, and the last pushes of each.
 
         One of these has the block's rows; letters of the others have other numbers.
 

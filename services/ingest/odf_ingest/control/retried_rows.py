@@ -80,7 +80,7 @@ class RetriedRows:
 
     @property
     def refusals(self) -> Sequence[CannotRetry]:
-        """Return why rows still do not fit."""
+        """Return the reason why rows still do not fit."""
         return [
             _refusal(letter, self._unfit[letter.offset])
             for letter in self._left
@@ -89,11 +89,11 @@ class RetriedRows:
 
     @property
     def count(self) -> int:
-        """Return how many rows this commits."""
+        """Return the number of rows that this commits."""
         return len(self._left) - len(self._unfit)
 
     def position_in(self, state: ChainState) -> RowPosition:
-        """Return what the chain says was read, rejected and retried."""
+        """Return the position in the chain: what was read, rejected and retried."""
         if state.polling_source is not None:
             return polled_batch.position_of(state, None)
         return position_of(state, self.source)
@@ -151,7 +151,7 @@ class RetriedRows:
             return plan_of(state, polled)
         source = state.push_sources.get(self.source)
         if source is None:
-            raise SourceGone.of(self.source)
+            raise SourceGone.for_source(self.source)
         format_ = InputFormat.parse(self._left[0].input_format or "")
         return plan_of(state, replace(source, read=format_.step(source.read)))
 
@@ -179,7 +179,9 @@ class RetriedRows:
 
     def advance(self, position: RowPosition, prepared: PreparedRecords) -> tuple[RowPosition, NewWatermark]:
         """Return the position with the numbers of the rows; the watermark is the greatest event time of records."""
-        numbers = Numbers.of(letter.offset for letter in self._left if letter.offset not in self._unfit)
+        numbers = Numbers.from_numbers(
+            letter.offset for letter in self._left if letter.offset not in self._unfit
+        )
         return replace(position, retried=position.retried | numbers), None
 
     def before_proposal(self) -> None:

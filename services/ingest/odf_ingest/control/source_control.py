@@ -94,7 +94,7 @@ class ResumeResult:
     head: Multihash | None = None
     next: Mapping[int, int] = field(default_factory=dict)
     skipped: MessagePosition | None = None
-    """None also if no message failed this time."""
+    """None even if no message failed this time."""
 
 
 class SourceControl:
@@ -124,7 +124,7 @@ class SourceControl:
             yield self._view_polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
-        topics = self._topics.of(entry, state)
+        topics = self._topics.topics_of(entry, state)
         stuck = self._owned.stuck()
         for source in names:
             read = [topic for topic in topics if topic.source == source]
@@ -139,7 +139,7 @@ class SourceControl:
                     _view(state, source, topic, settings, self._owned.record(key)),
                     why=why,
                     advice=advice,
-                    late=self._queues.late.of(entry.dataset_id, source),
+                    late=self._queues.late.lateness_of(entry.dataset_id, source),
                     state=self._state(key, topic.described),
                 )
 
@@ -153,7 +153,7 @@ class SourceControl:
             checked_position(start)
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
-        topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]
+        topics = [topic for topic in self._topics.topics_of(entry, state) if topic.source == source]
         chosen = [candidate for candidate in topics if candidate.name == topic] if topic else topics
         if not topics:
             why = _view(state, source, None, load_settings(self._blobs, entry.dataset_id, source), None).why
@@ -207,7 +207,9 @@ class SourceControl:
         state = self._queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         keys = [
-            topic.key(entry.dataset_id) for topic in self._topics.of(entry, state) if topic.source == source
+            topic.key(entry.dataset_id)
+            for topic in self._topics.topics_of(entry, state)
+            if topic.source == source
         ]
         records = [(key, self._owned.record(key)) for key in keys]
         blocked = [
@@ -240,7 +242,7 @@ class SourceControl:
             text = f"{entry.alias} has no polling source; push sources are read as messages arrive"
             raise InvalidInput(where="pollInterval", text=text)
         source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
-        settings = load_settings(self._blobs, entry.dataset_id, source).changed(changes)
+        settings = load_settings(self._blobs, entry.dataset_id, source).with_changes(changes)
         require_rejectable(state, settings)
         if changes.get(REGISTRY_SETTING):
             if is_polled:
@@ -272,7 +274,7 @@ class SourceControl:
         """Return once no topic of a source is read with other settings, or while batches delay that for too long."""
         deadline = time.monotonic() + ACTION_TIMEOUT_SECONDS
         try:
-            topics = [topic for topic in self._topics.of(entry, state) if topic.source == source]
+            topics = [topic for topic in self._topics.topics_of(entry, state) if topic.source == source]
         except Unavailable:  # nothing is read now
             return
         while self._owned.is_owned(entry.dataset_id) and time.monotonic() < deadline:
@@ -315,7 +317,7 @@ class SourceControl:
             next={},
             waiting=None,
             settings=settings,
-            late=self._queues.late.of(dataset, DEFAULT_SOURCE),
+            late=self._queues.late.lateness_of(dataset, DEFAULT_SOURCE),
             next_poll=str(view.next or ""),
         )
 
@@ -353,7 +355,10 @@ class SourceControl:
 
 
 def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> SourceStopped | None:
-    """Return why a source cannot continue with its topic as it is now; None if it can, or if that is unknown."""
+    """Return the reason why a source cannot continue with its topic as it is now.
+
+    None if it can, or if that is unknown.
+    """
     position = position_of(state, topic.source).topics.get(topic.name)
     try:
         require_same(topic.name, topic.described, position)
@@ -365,7 +370,7 @@ def _stop_of(entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> Sour
 
 
 def _why_stalled(stalled: Refused | None, described: TopicInfo | OdfError) -> tuple[str, str]:
-    """Return why a source does not read its topic, and the advice; both empty if it reads."""
+    """Return the reason why a source does not read its topic, and the advice; both empty if it reads."""
     if stalled is not None:
         return stalled.text, stalled.advice()
     if isinstance(described, Unavailable):

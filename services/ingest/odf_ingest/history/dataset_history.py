@@ -130,7 +130,7 @@ class DatasetHistory:
                 pass  # it looks nothing up
 
     def building(self, merge: MergeStrategy) -> BuildProgress | None:
-        """Return how far the index that a strategy looks up is being caught up; None if it is not."""
+        """Return the progress of a strategy's index while it catches up; None if it does not."""
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:
             case MergeStrategyLedger(primary_key=key):

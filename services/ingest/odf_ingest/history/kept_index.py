@@ -56,7 +56,10 @@ class Slice(NamedTuple):
 
 
 class MissingSlices(NamedTuple):
-    """What an index lacks: the block it has reached (None: it is empty), the slices after it, the number of blocks."""
+    """The missing part of an index.
+
+    The block it has reached (None: empty), the slices after it, the number of blocks.
+    """
 
     block: str | None
     slices: Sequence[Slice]
@@ -77,7 +80,7 @@ class SliceSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildProgress:
-    """How far an index is built: slices read, of how many (0: not known yet), and since when (s since the epoch)."""
+    """Progress of an index: slices read, their total (0: not known yet), and its begin (s since the epoch)."""
 
     since: float
     done: int = 0
@@ -86,7 +89,7 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexDefinition(Generic[Index]):
-    """How an index is built: its name, its columns (None: all), and how records up to a block are added."""
+    """Definition of an index: its name, its columns (None: all), and how records up to a block are added."""
 
     name: str
     columns: Strings | None
@@ -122,7 +125,7 @@ class KeptIndex(Generic[Index]):
             self.building = None
 
     def look_up(self, state: ChainState, use: Callable[[Index], Result]) -> Result:
-        """Return what `use` returns for the index at a state of the chain. Raises `IndexBehind`."""
+        """Return the result of `use` for the index at a state of the chain. Raises `IndexBehind`."""
         if not self._lock.acquire(timeout=BUSY_SECONDS):
             raise IndexBehind
         try:
@@ -132,7 +135,7 @@ class KeptIndex(Generic[Index]):
             self._lock.release()
 
     def _few_missing(self, state: ChainState) -> MissingSlices:
-        """Return what the index lacks at the state; raises `IndexBehind` unless these are only a few blocks."""
+        """Return the index's missing part at the state; raises `IndexBehind` unless these are only a few blocks."""
         store = self._index.store
         store.load()
         missing = self._chain.since(state.head, store.heads, MAX_BLOCKS_IN_COMMIT) if self._is_ready else None

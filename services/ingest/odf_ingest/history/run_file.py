@@ -133,7 +133,7 @@ class Run:
         return rows
 
     def position(self, key: Keys) -> int:
-        """Return how many keys are less than this one, an array of length 1."""
+        """Return the number of keys that are less than this one, an array of length 1."""
         narrow = key.astype(self.keys.dtype)
         return int(self.keys.searchsorted(narrow, side="left" if narrow[0] == key[0] else "right")[0])
 

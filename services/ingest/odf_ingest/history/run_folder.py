@@ -55,7 +55,7 @@ class RunFolder:
         return self._folder.name
 
     def stamp(self) -> Stamp | None:
-        """Return what changes whenever the manifest is replaced; None: there is none."""
+        """Return a value that changes whenever the manifest is replaced; None without a manifest."""
         try:
             stat = (self._folder / MANIFEST).stat()
         except OSError:

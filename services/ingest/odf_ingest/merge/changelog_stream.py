@@ -58,7 +58,7 @@ def _(
     rows = order[_pair(ops.to_numpy(zero_copy_only=False)[order])]
     records, ops = records.take(pa.array(rows)), ops.take(pa.array(rows))
     keys, _ = first_of_each(key_array(records, strategy.primary_key))
-    changes = Changes.of(
+    changes = Changes.from_tables(
         new=records,
         ops=ops.to_numpy(zero_copy_only=False),
         rows=rows,
@@ -66,7 +66,7 @@ def _(
         key=strategy.primary_key,
         event_time=vocab.event_time_column,
     )
-    return MergeResult(records=changes.completed(is_whole=settings.completes_retractions), ops=ops)
+    return MergeResult(records=changes.complete(is_whole=settings.completes_retractions), ops=ops)
 
 
 def _check_halves(records: pa.Table, ops: pa.Array, key: Strings) -> None:

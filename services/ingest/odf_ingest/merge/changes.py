@@ -19,7 +19,7 @@ from odf_common.metadata.steps import Strings
 from odf_ingest.errors import OperationsMismatched
 from odf_ingest.history.equality import equal
 from odf_ingest.history.keys import Keys, key_array
-from odf_ingest.read.types.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, show_value
 
 NO_ROW: Final = -1  # in place of an index
 Indices = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Changes:
     event_time: str
 
     @classmethod
-    def of(
+    def from_tables(
         cls,
         *,
         new: pa.Table,
@@ -82,10 +82,10 @@ class Changes:
 
     @property
     def takes_back(self) -> npt.NDArray[np.bool_]:
-        """Return which records are a -R or a -C."""
+        """Return a mask of the records that are a -R or a -C."""
         return np.isin(self.ops, (Operation.RETRACT, Operation.CORRECT_FROM))
 
-    def completed(self, *, is_whole: bool) -> pa.Table:
+    def complete(self, *, is_whole: bool) -> pa.Table:
         """Return the new records, with the event time of its record in a -R and -C that has none.
 
         `is_whole`: with all values of its record, whatever they were. Raises `OperationsMismatched` unless all fit.
@@ -143,7 +143,7 @@ class Changes:
     def _fault(
         self, row: int, op: Operation, current: int, differing: Indices, *, is_whole: bool
     ) -> str | None:
-        """Return why a record does not fit the current one of its key; None if it does."""
+        """Return the reason why a record does not fit the current one of its key; None if it does."""
         if op is Operation.APPEND:
             return None if current == NO_ROW else self._repetition(row, current)
         if current == NO_ROW:
@@ -205,6 +205,6 @@ def _show(value: pa.Scalar) -> str:
     if not value.is_valid:
         return "NULL"
     if kind.is_temporal(value.type):
-        return shown(Quoted(value.cast(pa.string()).as_py()))
+        return show_value(Quoted(value.cast(pa.string()).as_py()))
     plain = value.as_py()
-    return shown(plain if isinstance(plain, str | bytes) else Quoted(str(plain)))
+    return show_value(plain if isinstance(plain, str | bytes) else Quoted(str(plain)))

@@ -34,7 +34,7 @@ class RepeatedKey(InvalidInput):
     rows: tuple[int, ...]
     """Indices of the records with the key."""
     places: tuple[str, ...] = ()
-    """Where the first of these records are in the file; by default their numbers."""
+    """Labels of the first of these records in the file; by default their numbers."""
 
     def __post_init__(self) -> None:
         places = self.places or tuple(f"record {row + 1}" for row in self.rows[:MAX_PLACES])
@@ -203,7 +203,7 @@ def _others(count: int, rows: Indices) -> Indices:
 def _is_changed_mask(
     old: pa.Table, new: pa.Table, match: _Match, columns: list[str], event_time: str
 ) -> npt.NDArray[np.bool_]:
-    """Return which pairs of rows differ in one of the columns."""
+    """Return a mask of the pairs of rows that differ in one of the columns."""
     for name in columns:
         if name not in new.column_names:
             raise InvalidInput(where=f"column {name}", text="is to be compared, but is missing")

@@ -1,4 +1,4 @@
-"""What merge strategies share: their interface and the orders of their records (spec: Merge Strategies).
+"""The common part of merge strategies: their interface and the orders of their records (spec: Merge Strategies).
 
 The interface are functions of the step, with one variant per module. Records are numbered by event time, or by key
 (wire-facts §5.3).
@@ -78,7 +78,7 @@ def takes_whole_batches(strategy: MergeStrategy) -> bool:
 
 @singledispatch
 def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
-    """Return which rows lack a valid operation, if the strategy needs one, and why."""
+    """Return the rows that lack a valid operation, if the strategy needs one, with the reason."""
     return {}
 
 

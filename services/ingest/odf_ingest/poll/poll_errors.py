@@ -50,7 +50,7 @@ class SourceRefusedRequest(Refused):
 
 
 class TooLarge(Refused):
-    """What was fetched or unpacked is larger than the node's settings allow; nothing of it was committed."""
+    """Fetched or unpacked data is larger than the node's settings allow; none of it was committed."""
 
     MESSAGE = "{what} has more than {limit} bytes"
     ADVICE = "if that is right, raise ODF_FETCH_MAX_BYTES and restart the node"

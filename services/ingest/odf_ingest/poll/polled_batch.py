@@ -1,4 +1,4 @@
-"""What was fetched, to commit: its records, and its place in the source's position."""
+"""A fetched batch to commit: its records, and its place in the source's position."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -67,7 +67,7 @@ class PolledBatch:
         return self._letters.rows
 
     def position_in(self, state: ChainState) -> PollPosition:
-        """Return what the chain says was read."""
+        """Return the position in the chain."""
         return position_of(state, self._read_files)
 
     def check(self, position: PollPosition) -> None:
@@ -213,7 +213,7 @@ def require_rejectable(state: ChainState, settings: SourceSettings) -> None:
 
 
 def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition:
-    """Return what a chain says was read; `read_files` is for sources whose position is a set of files."""
+    """Return the position in a chain; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
     source_state = state.source_states.get(DEFAULT_SOURCE)
     progress = (

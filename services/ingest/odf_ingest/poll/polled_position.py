@@ -1,4 +1,4 @@
-"""How far a polling source has been read, as its source states in the chain say.
+"""The position of a polling source, from its source states in the chain.
 
 A URL has one state: the validator of the content that was read last. A glob has the set of files that were read; each
 block names one, and their union is the set, so a block's state stays small however many files there are. The
@@ -70,7 +70,7 @@ class ReadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollPosition:
-    """What the chain says of the source: its last state, and the files that were read, by name."""
+    """The chain's facts about the source: its last state, and the files that were read, by name."""
 
     last: SourceState | None = None
     files: Mapping[str, ReadFile] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class PollPosition:
     """Those of them that were committed since."""
 
     def progress(self, source: str) -> SourceProgress:
-        """Return what was rejected and retried."""
+        """Return the rejected and retried messages."""
         return polling_progress(self.rejected, self.retried)
 
     def source_state(self, source: str) -> SourceState:
@@ -100,7 +100,7 @@ class PollPosition:
 
 
 def without_count(state: SourceState | None) -> SourceState | None:
-    """Return what a state says was read, without the count of what was rejected; raises `InvalidInput`."""
+    """Return the position in a state, without the count of rejected rows; raises `InvalidInput`."""
     if state is None or state.kind != POLLED:
         return state
     with reading(state.value, VERSION) as plain:
@@ -170,7 +170,7 @@ def last_content(state: ChainState, read: ReadBlock, step: FetchStep) -> SourceS
 
 
 def _identity(step: FetchStep) -> str | None:
-    """Return what has to be the same for a validator to be comparable: the URL, or the image without its version."""
+    """Return the scope within which validators are comparable: the URL, or the image without its version."""
     match step:
         case FetchStepUrl(url=url):
             return url

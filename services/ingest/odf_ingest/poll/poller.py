@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.state import ChainState
 from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
@@ -61,17 +61,17 @@ IsWanted = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollSummary:
-    """What a poll has committed."""
+    """The result of a poll."""
 
     blocks: int = 0
     records: int = 0
     skipped: str = ""
-    """Why a file was recorded as read without its records, with its place; empty if none was."""
+    """The reason why a file was recorded as read without its records, with its place; empty if none was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How the last poll of a dataset ended."""
+    """The result of the last poll of a dataset."""
 
     ended: Timestamp
     ended_monotonic: float
@@ -85,7 +85,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class _Dataset:
-    """What is kept between polls of a dataset; used by the poll that holds the lock, except `last`."""
+    """State between polls of a dataset; used by the poll that holds the lock, except `last`."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     read_files: ReadFiles | None = None
@@ -94,7 +94,7 @@ class _Dataset:
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who waits for a poll."""
+    """The caller that waits for a poll."""
 
     report: Report
     is_wanted: IsWanted
@@ -125,7 +125,7 @@ class Poller:
         self._datasets: defaultdict[DatasetId, _Dataset] = defaultdict(_Dataset)
         self._mutex = threading.Lock()
 
-    @guarded
+    @translating_os_errors
     def poll(
         self, dataset: DatasetId, report: Report, is_wanted: IsWanted, *, skips: bool = False
     ) -> PollSummary:
@@ -150,7 +150,7 @@ class Poller:
             return polled
 
     def last_attempt(self, dataset: DatasetId) -> Attempt | None:
-        """Return how this process's last poll of a dataset ended; None before the first one."""
+        """Return the result of this process's last poll of a dataset; None before the first one."""
         return self._dataset_state(dataset).last
 
     def failing(self) -> Sequence[DatasetId]:
@@ -315,7 +315,7 @@ def _polling_source_of(state: ChainState) -> SetPollingSource:
 
 
 def _lines(defined: SetPollingSource) -> Lines | None:
-    """Return how records are lines of a fetched file; None if they are not, or their newline is not one byte."""
+    """Return the line format of a fetched file; None if records are not lines, or their newline is not one byte."""
     match defined.read:
         case _ if defined.prepare:
             return None

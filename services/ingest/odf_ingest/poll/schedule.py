@@ -32,7 +32,7 @@ FAILED_POLL_BACKOFF: Final = Backoff(first=10.0, most=3600.0)
 
 
 class PollState(StrEnum):
-    """What a polling source is doing."""
+    """The activity of a polling source."""
 
     IDLE = "idle"  # nothing is wrong
     POLLING = "polling"

@@ -50,7 +50,7 @@ def pipe(step: PrepStepPipe, file: Path, target: Path, context: Context) -> None
 def prepare_fetched(
     steps: Sequence[PrepStep], fetched: FetchedFile | FetchedMessages, context: Context
 ) -> FetchedFile | FetchedMessages:
-    """Return what was fetched, with its file after the steps; messages have none.
+    """Return the fetched batch, with its file after the steps; messages have none.
 
     Raises `InvalidInput` with its place.
     """
@@ -103,7 +103,7 @@ _BROKEN: Final = (
 
 
 class _Content(Protocol):
-    """What is read of a stream."""
+    """The part of a stream's interface that is used."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to `size` bytes; empty at the end."""
@@ -225,7 +225,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _copy(stream: _Content, target: Path, packed: int, context: Context) -> None:
-    """Copy a stream of `packed` bytes; raises `TooLarge`, also where it grows more than honest data does."""
+    """Copy a stream of `packed` bytes; raises `TooLarge`, even where it grows more than honest data does."""
     size = 0
     limit = context.limits.size
     with target.open("wb") as out:

@@ -1,4 +1,4 @@
-"""Malformed rows of a file, which is a batch of its own: the first one refuses all, or each is left out.
+"""Malformed rows of a file, which is its own batch: the first one refuses all, or each is left out.
 
 Which of both applies is decided by `rejects_rows` in `commit/rejects.py`. A row is named by its line, that of a
 table by its number.
@@ -37,7 +37,7 @@ MAX_BAD_ROWS: Final = 10_000  # of one table: each is sought alone, and kept wit
 
 
 class BadRows(Protocol):
-    """How bad rows are handled."""
+    """Handling of bad rows."""
 
     def infer(self, base: pa.Schema | None) -> pa.Schema | None:
         """Return the columns that the rows have, after those of `base`; raises `InvalidInput` if it has none."""
@@ -140,7 +140,7 @@ class TextRows:
 
     @property
     def count(self) -> int:
-        """Return how many rows there are, bad ones included."""
+        """Return the number of rows, bad ones included."""
         return len(self.records.places)
 
     @property
@@ -270,7 +270,7 @@ class RejectedRows:
 
     @property
     def count(self) -> int:
-        """Return how many rows the file has; 0 if none is bad."""
+        """Return the number of rows in the file; 0 if none is bad."""
         return self._rows.count if self._has_bad and self._rows is not None else 0
 
     @property

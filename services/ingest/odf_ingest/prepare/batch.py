@@ -32,7 +32,7 @@ class SkipSearch:
     found: "Future[MessagePosition | None]" = field(default_factory=Future, compare=False)
     """The place of the skipped message; None if none failed this time."""
 
-    def halved(self, count: int) -> Self:
+    def halve(self, count: int) -> Self:
         """Return the search after a failed batch of `count` messages."""
         return replace(self, count=max(count // 2, 1))
 
@@ -49,7 +49,7 @@ class SkipSearch:
         else:
             self.found.set_result(result)
 
-    def doubled(self, count: int) -> Self:
+    def double(self, count: int) -> Self:
         """Return the search after a batch of `count` messages that was too short to decide."""
         return replace(self, count=count * 2)
 
@@ -80,7 +80,7 @@ class Part:
         """Return the messages with these indices."""
         return Part(
             partition=self.partition,
-            values=MessageBuffer.of(self.values.take(rows)),
+            values=MessageBuffer.pack(self.values.take(rows)),
             offsets=[self.offsets[row] for row in rows],
             timestamps=None if self.timestamps is None else self.timestamps[list(rows)],
             keys=[self.keys[row] for row in rows] if self.keys else (),
@@ -206,7 +206,7 @@ def as_batch(label: str, values: Sequence[bytes], event_time: Timestamp) -> Mess
     count = len(values)
     part = Part(
         partition=0,
-        values=MessageBuffer.of(values),
+        values=MessageBuffer.pack(values),
         offsets=range(count),
         timestamps=np.full(count, event_time.ms),
     )
@@ -238,7 +238,7 @@ class FileBatch:
     format: InputFormat = SOURCES_OWN
     """The file's format; by default the source's own."""
     label: str = "the file"
-    """How reasons of rejected rows name it."""
+    """Its name in reasons of rejected rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,4 +250,4 @@ class BadRecord:
     value: bytes | None
     reason: str
     header_bytes: int = 0
-    """How much of the value precedes a row of a file, and was not next to it there."""
+    """Number of bytes of the value that precede a row of a file, and were not next to it there."""

@@ -50,14 +50,14 @@ _NO_KEY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """What a message says: its rows, and the time of its source (ms)."""
+    """The rows of a message, and the time of its source (ms)."""
 
     rows: Sequence[Row]
     time: int
 
 
 def unwrap_changes(prepare: Prepare, plan: Plan, batch: MessageBatch) -> PreparedRecords:
-    """Return what `prepare` returns for the changes of Debezium's messages; bad ones have their original bytes.
+    """Return the result of `prepare` for the changes in Debezium's messages; bad ones have their original bytes.
 
     Tombstones, heartbeats, and messages about transactions and schemas are left out.
     """
@@ -130,7 +130,7 @@ def _rows_of(part: Part, changes: Mapping[Place, _Change]) -> Part:
     keys = [_plain_key(part.keys[index]) for index in indices] if part.keys else ()
     return replace(
         part.only(indices),
-        values=MessageBuffer.of(values),
+        values=MessageBuffer.pack(values),
         timestamps=np.array(times, np.int64),
         keys=keys,
     )
@@ -248,7 +248,7 @@ class _Reader:
 
 
 def _kind(message: JsonObject) -> str:
-    """Return what a message without a change is about; raises `InvalidInput` for one that is not Debezium's."""
+    """Return the subject of a message without a change; raises `InvalidInput` for one that is not Debezium's."""
     if message.get("status") in ("BEGIN", "END") and "id" in message:
         return "transactions"
     if "ddl" in message or "tableChanges" in message:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import shown
+from odf_ingest.read.types.type_names import show_value
 
 JsonObject: TypeAlias = dict[str, object]
 Convert = Callable[[object], object]
@@ -80,7 +80,7 @@ def object_of(value: bytes) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(text=f"is not JSON: {error}") from error
     if not isinstance(plain, dict):
-        raise InvalidInput(text=f"expected an object, got {shown(plain)}")
+        raise InvalidInput(text=f"expected an object, got {show_value(plain)}")
     return plain
 
 
@@ -140,9 +140,9 @@ def with_values(row: JsonObject, convert: Mapping[str, Convert]) -> JsonObject:
         try:
             values[name] = value if change is None or value is None else change(value)
         except OverflowError as error:
-            raise InvalidInput(where=f"column {name}", text=f"{shown(value)} is out of range") from error
+            raise InvalidInput(where=f"column {name}", text=f"{show_value(value)} is out of range") from error
         except ValueError as error:
-            raise InvalidInput(where=f"column {name}", text=f"{shown(value)} {error}") from error
+            raise InvalidInput(where=f"column {name}", text=f"{show_value(value)} {error}") from error
     return values
 
 
@@ -160,7 +160,7 @@ def _list(schema: object) -> Iterator[JsonObject]:
 
 
 def _converter(meaning: str, field: JsonObject, type_: pa.DataType | None) -> Convert | None:
-    """Return how a value of this meaning is written; None if it stays, as numbers do that are declared so."""
+    """Return the converter for values of this meaning; None if they stay, as numbers do that are declared so."""
     is_number = type_ is not None and kind.is_integer(type_)
     if meaning == _DECIMAL:
         parameters = field.get("parameters")

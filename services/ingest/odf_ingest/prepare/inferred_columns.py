@@ -1,4 +1,4 @@
-"""Which inferred columns a dataset can have; records with values in others are rejected."""
+"""Inferred columns that a dataset can have; records with values in others are rejected."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,7 +22,7 @@ class Columns:
     schema: pa.Schema | None
     refused: Mapping[str, str] = field(default_factory=dict)
 
-    def admitted(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+    def admit(self, table: pa.Table) -> tuple[pa.Table, dict[int, str]]:
         """Return the table without the refused columns, and the rows that have a value in one of them."""
         faults: dict[int, str] = {}
         for name, reason in self.refused.items():
@@ -34,7 +34,7 @@ class Columns:
 
 
 def inferred_columns(inferred: pa.Schema | None, source: AddPushSource, vocab: DatasetVocabulary) -> Columns:
-    """Return how to read records with inferred columns; event times are TIMESTAMP, operations small integers.
+    """Return the plan for reading records with inferred columns; event times are TIMESTAMP, operations small integers.
 
     With preprocessing SQL the columns are not checked here, only its output later.
     """

@@ -206,7 +206,7 @@ def _of_text(plan: Plan, values: Sequence[bytes | None], field: pa.Field, what: 
         return pa.chunked_array([pa.array(values, pa.binary())]), {}
     texts, faults = _decode(values, field, what)
     schema = pa.schema([field])
-    formats = replace(TimeFormats.of(_key_step(plan, KeyFormat.TEXT)), strings=ValueKind.TEXT)
+    formats = replace(TimeFormats.from_step(_key_step(plan, KeyFormat.TEXT)), strings=ValueKind.TEXT)
     for row, why in unconvertible(_one_column(texts, field), schema, formats).items():
         faults[row], texts[row] = f"{what}: {why}", None
     return convert_table(_one_column(texts, field), schema, formats).column(0), faults

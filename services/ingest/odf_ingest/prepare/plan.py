@@ -1,4 +1,4 @@
-"""How a source's batches are read: its step, its declared schema, and the columns that the dataset has."""
+"""The plan for reading a source's batches: its step, its declared schema, and the columns that the dataset has."""
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,7 +22,7 @@ from odf_ingest.read.input_format import InputFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a source's batches are read: the source, the vocabulary, and its declared schema.
+    """The plan for reading a source's batches: the source, the vocabulary, and its declared schema.
 
     A source without a schema continues with the columns of `dataset_schema`, and may add to them.
     `also_required`: columns that the dataset requires and the source does not. `fills_event_times`: null event times
@@ -66,7 +66,7 @@ class Plan:
         return self.takes_whole_batches or self.source.preprocess is not None or not has_event_time
 
     @property
-    def required(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """Return columns that must have a value in every record."""
         declared = [] if self.schema is None or self.source.preprocess else self.schema
         own = (column.name for column in declared if not column.nullable)
@@ -99,14 +99,14 @@ def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
 
 
 def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns = NO_COLUMNS) -> Plan:
-    """Return how batches of the source are read. Without a declared schema, the dataset's columns are used."""
+    """Return the plan for reading batches of the source. Without a declared schema, the dataset's columns are used."""
     source = sent_as(source, messages)
     plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read)).obeying(messages)
     if state.schema is None:
         return plan
     schema = schema_of_event(state.schema)
     data = data_columns(schema, plan.vocab)
-    required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required)
+    required = tuple(f.name for f in data if not f.nullable and f.name not in plan.required_columns)
     if plan.schema is not None or source.preprocess is not None:
         return replace(plan, also_required=required)
     own = {*data.names, plan.vocab.event_time_column}

@@ -230,7 +230,7 @@ class Preparer:
             return None
         if columns.schema is None:
             columns = _columns_after(plan, table.schema)
-        table, faults = columns.admitted(table)
+        table, faults = columns.admit(table)
         table = _without_empty_event_time(plan, bad_rows.without(table, faults))
         if plan.source.preprocess is None:
             faults = {
@@ -277,7 +277,7 @@ class Preparer:
         )
         if outcome.table is None:
             return None, outcome.bad
-        table, faults = columns.admitted(outcome.table)
+        table, faults = columns.admit(outcome.table)
         table, wrong = with_message_columns(table, plan, messages, part, outcome.kept)
         faults |= wrong
         if plan.source.preprocess is not None:
@@ -294,7 +294,7 @@ class Preparer:
         else:
             times = arrival_times(plan, table, _timestamps(part)[outcome.kept])
             table = with_event_time(table, name, times)
-        required = (name, *plan.required) if is_declared else plan.required
+        required = (name, *plan.required_columns) if is_declared else plan.required_columns
         infer = partial(infer_records, step, list(part.values[:_NAMED_MESSAGES]))
         nulls = _nulls if plan.schema is not None else _missing
         faults = {
@@ -325,11 +325,11 @@ class Preparer:
                 raise InvalidInput(where=f"column {operation}", text="the query has to return it")
             if _has_values(output, name):
                 output = with_event_time(output, name, None)
-                _require(plan, output, (name, *plan.required))
+                _require(plan, output, (name, *plan.required_columns))
             else:
                 times = arrival_times(plan, output, np.full(len(output), latest))
                 output = with_event_time(output, name, times)
-                _require(plan, output, plan.required)
+                _require(plan, output, plan.required_columns)
             return output
 
         rows = range(len(table))
@@ -407,7 +407,7 @@ def _required_in(plan: Plan, table: pa.Table) -> Sequence[str]:
     """Return the columns that must have a value: also that of event times, if there is one and nulls are not filled."""
     name = plan.vocab.event_time_column
     is_required = _has_values(table, name) and not plan.fills_event_times
-    return (name, *plan.required) if is_required else plan.required
+    return (name, *plan.required_columns) if is_required else plan.required_columns
 
 
 def _has_values(table: pa.Table, name: str) -> bool:

@@ -99,7 +99,7 @@ class PushReader:
         """Continue with a new client of the broker at the same positions."""
         self._clients.renew()
 
-    def failed(self, source: PushSource, error: Exception, batch: MessageBatch, chain: object) -> None:
+    def on_failure(self, source: PushSource, error: Exception, batch: MessageBatch, chain: object) -> None:
         """Handle a failed batch of a source; called from any thread.
 
         A source that stops is tried again once its chain differs from `chain`, which the batch met.
@@ -112,10 +112,10 @@ class PushReader:
             self.request(lambda: self._owned.retry_later(source, error))
         elif isinstance(error, AwaitingCorrection) and not is_the_half:
             wait = Wait(end=error.end, tries=error.tries + 1, why=error.why, first=first)
-            doubled = None if search is None else search.doubled(batch.count)
+            doubled = None if search is None else search.double(batch.count)
             self.request(lambda: self._owned.reopen(source, wait, doubled))
         elif search is not None and batch.count > 1:
-            halved = search.halved(batch.count)
+            halved = search.halve(batch.count)
             self.request(lambda: self._owned.reopen(source, search=halved))
         else:
             place = first, batch.parts[0].offsets[0]

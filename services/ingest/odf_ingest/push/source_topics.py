@@ -23,7 +23,7 @@ STARTS: Final = "topic-starts"  # the note
 
 
 class Key(NamedTuple):
-    """What is read: a source's own topic, or an external one."""
+    """A topic to read: a source's own, or an external one."""
 
     dataset: DatasetId
     source: str
@@ -49,7 +49,7 @@ class SourceTopic:
     is_own: bool = True
     """Whether it is the source's own topic; others are only read."""
     start: TopicOffsets | None = None
-    """Where reading starts, if that was chosen."""
+    """The start of reading, if it was chosen."""
     columns: MessageColumns = NO_COLUMNS
     """The columns that are read from keys, headers and timestamps of messages."""
 
@@ -82,7 +82,7 @@ class SourceTopics:
         self.cluster = topics
         self._blobs = blobs
 
-    def of(self, entry: CatalogEntry, state: ChainState) -> Sequence[SourceTopic]:
+    def topics_of(self, entry: CatalogEntry, state: ChainState) -> Sequence[SourceTopic]:
         """Return the topics of a dataset's sources; raises `InvalidInput` for damaged settings, `Unavailable`."""
         (topics,) = self.of_many([(entry, state)])
         if isinstance(topics, OdfError):

@@ -38,7 +38,7 @@ STREAM: Final = b"\xff\xff\xff\xff"  # before each of its parts; no text begins 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadArrowIpc(ReadStepParquet):
-    """Arrow IPC; declared columns are chosen as those of a Parquet file are."""
+    """Arrow IPC; declared columns are chosen as in a Parquet file."""
 
 
 @decode_table.register(ReadArrowIpc)

@@ -24,7 +24,7 @@ class FileRecords:
     step: ReadStep
     values: Sequence[bytes]
     places: Sequence[str]
-    """Where each record is in the file, for people."""
+    """The label of each record in the file, for people."""
     header: bytes = b""
     """Precedes each record in its message."""
 
@@ -62,7 +62,7 @@ def read_batch(step: ReadStep, value: bytes, schema: pa.Schema | None) -> pa.Tab
 
 @singledispatch
 def suspects(step: ReadStep, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
-    """Return which values are probably not records, if that is cheap to find.
+    """Return the values that are probably not records, if that is cheap to find.
 
     With a reason it is certain: `read_records` refuses the value alone for this reason.
     """

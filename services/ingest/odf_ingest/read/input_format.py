@@ -68,7 +68,7 @@ class InputFormat:
     """By their names in a manifest, in any case, such as `nullValue`."""
     is_media_type: bool = field(default=False, compare=False)
     text: str = field(default="", compare=False)
-    """What it was parsed from."""
+    """The text from which it was parsed."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

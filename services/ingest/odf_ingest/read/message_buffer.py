@@ -29,7 +29,7 @@ class MessageBuffer(Sequence[bytes | None]):
         self.empty = empty
 
     @classmethod
-    def of(cls, values: Sequence[bytes | None]) -> "MessageBuffer":
+    def pack(cls, values: Sequence[bytes | None]) -> "MessageBuffer":
         """Return the same values, packed."""
         if isinstance(values, MessageBuffer):
             return values
@@ -43,7 +43,7 @@ class MessageBuffer(Sequence[bytes | None]):
         return cls(text, np.cumsum(lengths + 1) - 1, empty)
 
     @classmethod
-    def joined(cls, parts: Sequence["MessageBuffer"]) -> "MessageBuffer":
+    def from_parts(cls, parts: Sequence["MessageBuffer"]) -> "MessageBuffer":
         """Return the values of all parts, each of which is non-empty."""
         if len(parts) == 1:
             return parts[0]
@@ -74,7 +74,7 @@ class MessageBuffer(Sequence[bytes | None]):
     def __getitem__(self, index: slice) -> Self: ...
 
     def __getitem__(self, index: int | slice) -> "bytes | MessageBuffer | None":
-        """Return one value, or those of a range without steps."""
+        """Return one value, or the values of a range without steps."""
         if isinstance(index, slice):
             start, stop, _ = index.indices(len(self))
             return self if (start, stop) == (0, len(self)) else self._range(start, stop)

@@ -116,7 +116,7 @@ def _convert(values: pa.ChunkedArray, target: pa.Field) -> pa.ChunkedArray:
 
 
 def row_label(row: int) -> str:
-    """Return how people name a row of a table."""
+    """Return the name of a row of a table for people."""
     return f"row {row + 1}"
 
 

@@ -46,7 +46,7 @@ Json: TypeAlias = Any  # a part of a schema: a name, an object or a list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Type:
-    """How values are written; the JSON of one has at most `excess` + MAX_GROWTH × (its bytes) characters.
+    """Writers of values; the JSON of one has at most `excess` + MAX_GROWTH × (its bytes) characters.
 
     `python`: the classes of its values, by which the branches of a union are distinguished.
     """
@@ -67,7 +67,7 @@ def avro_decoder(schema: Schema, *, is_key: bool = False) -> Callable[[bytes], s
         for text in schema.references.values():
             _parse(text, logical, plain)
         shape, readable = _parse(schema.text, logical, plain)
-        top = _Types(logical).of(shape, 0)
+        top = _Types(logical).build_type(shape, 0)
     except BAD_SCHEMA as error:
         raise InvalidInput(text=f"is not an Avro schema: {_reason(error)}") from error
     if not all(name.startswith("record ") or (is_key and name in SINGLE) for name in top.python):
@@ -156,7 +156,7 @@ class _Types:
     defined: dict[str, Json] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
 
-    def of(self, shape: Json, depth: int) -> _Type:
+    def build_type(self, shape: Json, depth: int) -> _Type:
         """Return a type; raises `InvalidInput`."""
         if depth > MAX_DEPTH:
             raise InvalidInput(text=f"is nested more than {MAX_DEPTH} levels deep")
@@ -168,10 +168,10 @@ class _Types:
         if kind in {"record", "error", "enum", "fixed"}:
             return self._resolve_name(shape, depth)
         if kind == "array":
-            return self._array(self.of(shape["items"], depth + 1))
+            return self._array(self.build_type(shape["items"], depth + 1))
         if kind == "map":
-            return self._map(self.of(shape["values"], depth + 1))
-        return _logical(shape) or self.of(kind, depth + 1)
+            return self._map(self.build_type(shape["values"], depth + 1))
+        return _logical(shape) or self.build_type(kind, depth + 1)
 
     def _resolve_name(self, shape: Json, depth: int) -> _Type:
         name = str(shape["name"])
@@ -195,7 +195,9 @@ class _Types:
                 raise InvalidInput(text=f"is not an Avro schema: {name} has the size {size!r}")
             logical = _logical(shape)
             return logical or _Type(write=bytes_json, excess=2 + (2 - MAX_GROWTH) * size, python=("bytes",))
-        members = [(str(member["name"]), self.of(member["type"], depth + 1)) for member in shape["fields"]]
+        members = [
+            (str(member["name"]), self.build_type(member["type"], depth + 1)) for member in shape["fields"]
+        ]
         if len(dict(members)) < len(members):
             raise InvalidInput(text=f"{name} has two fields of the same name")
         parts = [
@@ -205,7 +207,7 @@ class _Types:
         return _Type(write=partial(_record_json, parts), excess=excess, python=(f"record {name}",))
 
     def _union(self, shape: Sequence[Json], depth: int) -> _Type:
-        branches = [self.of(branch, depth + 1) for branch in shape]
+        branches = [self.build_type(branch, depth + 1) for branch in shape]
         writes: dict[str, Write] = {}
         for branch in branches:
             for python in branch.python:
@@ -259,13 +261,13 @@ def _logical(shape: Json) -> _Type | None:
 def _with_place(write: Write, where: str) -> Write:
     """Return a function whose errors have the field."""
 
-    def placed(value: object) -> str:
+    def write_field(value: object) -> str:
         try:
             return write(value)
         except InvalidInput as error:
             raise error if error.where else InvalidInput(where=f"field {where}", text=error.text) from error
 
-    return placed
+    return write_field
 
 
 def _null(_: object) -> str:

@@ -38,7 +38,7 @@ SERIALIZED: Final = "?format=serialized"  # a Protobuf schema as a compiled desc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryAddress:
-    """Where a registry is, and how to log in; `ca` is a file of certificates to trust instead of the system's."""
+    """Address and credentials of a registry; `ca` is a file of certificates to trust instead of the system's."""
 
     url: str
     user: str = ""
@@ -183,6 +183,6 @@ def _text(answer: Mapping[str, object]) -> str:
 
 
 def _reason(error: HTTPError) -> str:
-    """Return why a request failed, without the connection's representation that urllib3 puts in front of it."""
+    """Return the reason why a request failed, without urllib3's prefix that represents the connection."""
     reason = CONNECTION.sub("", str(error))
     return f"{UNTRUSTED} ({reason})" if "CERTIFICATE_VERIFY_FAILED" in reason else reason

@@ -47,10 +47,10 @@ class _CachedDecoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaUse:
-    """What a schema is used for, which decides on what it may be."""
+    """The use of a schema, which decides on its permitted forms."""
 
     is_key: bool = False
-    """Then it may be that of a single value."""
+    """Then it may be the schema of a single value."""
     is_debezium: bool = False
     """Then times may be named by Debezium."""
 
@@ -81,7 +81,7 @@ class Decoder:
             except InvalidInput as error:
                 faults[row] = str(error)
                 decoded.append(None)
-        return MessageBuffer.of(decoded), faults
+        return MessageBuffer.pack(decoded), faults
 
     def _json(self, value: bytes, use: SchemaUse) -> bytes:
         name, payload = _split_name(value)
@@ -199,7 +199,7 @@ def decode_batch(
 ) -> PreparedRecords:
     """Return the result of `prepare` for the decoded messages; bad ones have their original bytes.
 
-    The id of a schema that is in a header is put in front of the bytes, also of bad ones: so they can be read again.
+    The id of a schema that is in a header is put in front of the bytes, even of bad ones: so they can be read again.
 
     Raises `RegistryUnavailable`, and `InvalidInput` if the source does not read NdJson.
     """
@@ -272,7 +272,7 @@ def _readable(
     contents, faults = decode(values)
     if faults:
         # Not None, a tombstone, nor empty, a snapshot without records.
-        contents = MessageBuffer.of(
+        contents = MessageBuffer.pack(
             [UNREADABLE if row in faults else value for row, value in enumerate(contents)]
         )
     return contents, faults

@@ -101,7 +101,7 @@ def test_no_push_is_accepted_while_files_of_others_are_removed(
     unlink, removed = Path.unlink, set[str]()
 
     def contended(file: Path, *, missing_ok: bool = False) -> None:
-        with pytest.raises(LockHeld), durable.locked(folder / "accept.lock", wait_seconds=0):
+        with pytest.raises(LockHeld), durable.lock_file(folder / "accept.lock", wait_seconds=0):
             pass
         removed.add(file.name)
         unlink(file, missing_ok=missing_ok)

@@ -25,7 +25,7 @@ LAST = state_of(ETAG, "one")
 
 def test_a_state_has_a_count_only_once_something_was_rejected() -> None:
     assert PollPosition(last=LAST).source_state("default") == LAST
-    counted = PollPosition(last=LAST, rejected=2, retried=Numbers.of([1])).source_state("default")
+    counted = PollPosition(last=LAST, rejected=2, retried=Numbers.from_numbers([1])).source_state("default")
     assert counted.kind == POLLED
     assert counted.value == '{"kind":"odf/etag","rejected":2,"retried":[[1,2]],"v":1,"value":"one"}'
     assert without_count(counted) == LAST

@@ -194,7 +194,7 @@ def test_a_retry_leaves_out_what_another_process_has_committed_meanwhile(
     def overtaken(*given: Any) -> bool:
         if overtaking and overtaking.pop():
             state = made.bench.state
-            position = replace(position_of(state, None), retried=Numbers.of([0]))
+            position = replace(position_of(state, None), retried=Numbers.from_numbers([0]))
             made.bench.propose(
                 add_data_event(
                     state, new_data=None, watermark=None, source_state=position.source_state("default")
@@ -311,9 +311,9 @@ def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left(
     rows = RetriedRows(letters, cast("Any", None))
     rows.check(PollPosition(rejected=3))
     assert rows.count == 3, "a reset took the others back"
-    rows.check(PollPosition(rejected=3, retried=Numbers.of([0, 1])))
+    rows.check(PollPosition(rejected=3, retried=Numbers.from_numbers([0, 1])))
     assert rows.count == 1
-    for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.of(range(5)))):
+    for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.from_numbers(range(5)))):
         with pytest.raises(AlreadyCommitted):
             rows.check(position)
 

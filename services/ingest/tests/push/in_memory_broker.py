@@ -230,7 +230,7 @@ def running(
         rejecting=RejectPolicy(bench.coordinator, bench.blobs),
         registries=Registries(),
         readers=bench.pool,
-        failed=reader.failed,
+        failed=reader.on_failure,
     )
     reader.bind(owned, work)
     stop = threading.Event()

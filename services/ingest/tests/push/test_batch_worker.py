@@ -74,7 +74,7 @@ class Work:
         self.chains: list[object] = []
         self.broker.make(TOPIC)
         self.broker.ids[TOPIC] = "one"
-        bench.queues._pools = Pools.shared(self.pool)
+        bench.queues._pools = Pools.sharing(self.pool)
         self.worker = BatchWorker(
             queues=bench.queues,
             preparer=bench.preparer,

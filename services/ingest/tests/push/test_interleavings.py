@@ -239,7 +239,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
         step = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP"))
         bench = make_bench(None, step, replace(a_push_source("other"), read=step))
         commits, inspections = Deck(), Deck()
-        bench.queues._pools = Pools.shared(commits)
+        bench.queues._pools = Pools.sharing(commits)
         catalog = MemoryCatalog()
         catalog.add(
             CatalogEntry(
@@ -272,7 +272,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
             rejecting=RejectPolicy(bench.coordinator, bench.blobs),
             registries=Registries(),
             readers=AtOnce(),
-            failed=made.failed,
+            failed=made.on_failure,
         )
         made.bind(sources, work)
         return World(bench, broker, client, made, sources, commits, inspections, broken)

@@ -25,7 +25,9 @@ def a_batch(offsets: Mapping[int, Sequence[int]]) -> MessageBatch:
         topic_id="one",
         partitions=len(offsets),
         parts=tuple(
-            Part(partition=number, values=MessageBuffer.of([b"x"] * len(some)), offsets=some, timestamps=None)
+            Part(
+                partition=number, values=MessageBuffer.pack([b"x"] * len(some)), offsets=some, timestamps=None
+            )
             for number, some in offsets.items()
         ),
         start={number: some[0] for number, some in offsets.items()},
@@ -73,8 +75,8 @@ def test_a_search_is_over_once_every_partition_is_past_it() -> None:
     search = SkipSearch(count=8, until={0: 5, 1: 7}, why="x")
     assert not search.is_over({0: 5, 1: 6})
     assert search.is_over({0: 5, 1: 7, 2: 0})
-    assert [search.halved(count).count for count in (8, 3, 1)] == [4, 1, 1]
-    assert search.doubled(4).count == 8
+    assert [search.halve(count).count for count in (8, 3, 1)] == [4, 1, 1]
+    assert search.double(4).count == 8
 
 
 def test_the_first_result_of_a_search_is_kept() -> None:
@@ -114,7 +116,7 @@ def test_half_of_a_correction_is_skipped_in_the_partition_of_the_search_only() -
     "error",
     [
         PositionChanged(source="default"),
-        SourceGone.of("default"),
+        SourceGone.for_source("default"),
         TopicGone(topic="topic"),
         TopicReplaced(topic="topic", expected="one", actual="two"),
         StorageUnavailable(why="the disk is full"),

@@ -337,10 +337,10 @@ def test_settings_are_written_as_they_are_read() -> None:
         "topics": "shop.*,street",
         "topicStart": "2026-03-04T00:00:00Z",
     }
-    assert SourceSettings.from_plain(chosen).chosen() == chosen
-    assert SourceSettings().changed(chosen).changed(
+    assert SourceSettings.from_plain(chosen).non_default() == chosen
+    assert SourceSettings().with_changes(chosen).with_changes(
         dict.fromkeys(chosen.keys() - {"keyFormat", "topicStart"}, "none")
-    ).chosen() == {
+    ).non_default() == {
         "keyFormat": "json",
         "topicStart": "2026-03-04T00:00:00Z",
     }
@@ -354,7 +354,7 @@ class Undecodable:
     ) -> tuple[MessageBuffer, dict[int, str]]:
         """Return no value, and why."""
         faults = {place: "schema 7: is broken" for place, value in enumerate(values) if value is not None}
-        return MessageBuffer.of([None] * len(values)), faults
+        return MessageBuffer.pack([None] * len(values)), faults
 
 
 def test_a_message_that_cannot_be_decoded_is_no_tombstone(make_bench: Any) -> None:

@@ -262,8 +262,8 @@ def test_a_source_is_not_idle_while_its_messages_move_from_the_buffer_in_flight(
 
 def test_a_lasting_problem_has_the_time_and_the_attempts_since_it_began() -> None:
     error = Unavailable(what="the registry")
-    first = Trouble.of(error, None)
-    again = Trouble.of(error, replace(first, since=5.0))
+    first = Trouble.after_try(error, None)
+    again = Trouble.after_try(error, replace(first, since=5.0))
 
     assert (first.tries, again.tries, again.since) == (1, 2, 5.0)
     assert again.delay > first.delay

@@ -78,7 +78,7 @@ def test_a_message_is_skipped_only_where_the_source_stopped_or_waits() -> None:
 
 @pytest.mark.parametrize("event", [Event.REOPEN, Event.FAIL])
 def test_a_source_that_is_opened_again_still_knows_what_it_waits_and_searches_for(event: Event) -> None:
-    done = a_record(Phase.READING).moved(event)
+    done = a_record(Phase.READING).move(event)
     assert (done.key, done.alias, done.source) == (KEY, "a", None)
     assert (done.wait, done.search, done.trouble) == (WAIT, SEARCH, TROUBLE)
     longer, other, worse = (
@@ -86,7 +86,7 @@ def test_a_source_that_is_opened_again_still_knows_what_it_waits_and_searches_fo
         replace(SEARCH, count=2),
         replace(TROUBLE, tries=2),
     )
-    done = a_record(Phase.READING).moved(event, wait=longer, search=other, trouble=worse)
+    done = a_record(Phase.READING).move(event, wait=longer, search=other, trouble=worse)
     assert (done.wait, done.search, done.trouble, done.last_trouble) == (longer, other, worse, worse)
 
 
@@ -95,7 +95,7 @@ def test_a_source_that_is_opened_again_still_knows_what_it_waits_and_searches_fo
 )
 def test_an_open_source_keeps_its_problem_but_neither_wait_nor_search(event: Event, phase: Phase) -> None:
     source = a_source()
-    done = replace(a_record(Phase.OPENING), source=None).moved(event, source=source)
+    done = replace(a_record(Phase.OPENING), source=None).move(event, source=source)
     assert (done.phase, done.source, done.wait, done.search) == (phase, source, None, None)
     # Opening alone does not prove progress.
     assert (done.trouble, done.last_trouble) == (TROUBLE, TROUBLE)
@@ -104,20 +104,20 @@ def test_an_open_source_keeps_its_problem_but_neither_wait_nor_search(event: Eve
 
 def test_a_source_is_kept_from_one_live_phase_to_the_next() -> None:
     before = a_record(Phase.READING)
-    paused = before.moved(Event.AHEAD)
+    paused = before.move(Event.AHEAD)
     assert paused.phase in LIVE
     assert paused.source is before.source
-    assert paused.moved(Event.CAUGHT_UP).source is before.source
+    assert paused.move(Event.CAUGHT_UP).source is before.source
     assert paused.since > before.since, "it entered this phase now"
 
 
 def test_a_stopped_source_knows_why_until_it_is_resumed() -> None:
     stop = a_stop()
-    done = a_record(Phase.READING).moved(Event.STOP, stop=stop)
+    done = a_record(Phase.READING).move(Event.STOP, stop=stop)
     assert (done.phase, done.stop, done.source) == (Phase.STOPPED, stop, None)
     assert (done.wait, done.search, done.trouble) == (None, None, None)
     assert done.last_trouble == TROUBLE, "so that the backoff grows"
-    resumed = done.moved(Event.RESUME, search=SEARCH)
+    resumed = done.move(Event.RESUME, search=SEARCH)
     assert (resumed.phase, resumed.stop, resumed.search) == (Phase.OPENING, None, SEARCH)
     with pytest.raises(IllegalTransition):
-        done.moved(Event.OPENED)
+        done.move(Event.OPENED)

@@ -67,7 +67,7 @@ class Sources:
         save_settings(self.bench.blobs, self.bench.dataset, source, SourceSettings(topics=names))
 
     def of(self) -> dict[tuple[str, str], SourceTopic]:
-        return {(one.source, one.name): one for one in self.topics.of(self.entry, self.bench.state)}
+        return {(one.source, one.name): one for one in self.topics.topics_of(self.entry, self.bench.state)}
 
     @property
     def starts(self) -> dict[str, dict[str, Mapping[int, int]]]:

@@ -105,7 +105,7 @@ def test_a_commit_is_reported_after_a_while_with_its_problem(trouble: Trouble | 
 
 
 def test_a_dataset_that_cannot_be_read_has_advice_in_any_case() -> None:
-    why = stalls.of_dataset(Trouble.of(Unavailable(what="its folder", why="Permission denied"), None))
+    why = stalls.of_dataset(Trouble.after_try(Unavailable(what="its folder", why="Permission denied"), None))
     assert "Permission denied" in why.text
     assert "delete the dataset" in why.advice()
     assert stalls.of_dataset(Trouble(since=1.0, why="x", advice="do this")).advice() == "do this"

@@ -58,7 +58,7 @@ class Topic:
 
     def configure(self, **changes: str) -> None:
         bench = self.bench
-        settings = load_settings(bench.blobs, bench.dataset, "default").changed(changes)
+        settings = load_settings(bench.blobs, bench.dataset, "default").with_changes(changes)
         save_settings(bench.blobs, bench.dataset, "default", settings)
 
     @property
@@ -304,4 +304,4 @@ def test_late_records_are_added_up_under_the_lock() -> None:
     late._lateness = GuardedDict(late._lock, {(dataset, "default"): Lateness(count=1, most=5)})
     late.add(dataset, "default", Lateness(count=2, most=3))
     late.add(dataset, "default", Lateness())
-    assert late.of(dataset, "default") == Lateness(count=3, most=5)
+    assert late.lateness_of(dataset, "default") == Lateness(count=3, most=5)

@@ -126,7 +126,7 @@ def test_a_decimal_with_too_many_digits_before_the_point_is_refused_among_others
     schema = declared(step, type_)
     values = [message(step, value) for value in (most, *more, "0.00")]
     outcome = isolate_bad_records(
-        MessageBuffer.of(values),
+        MessageBuffer.pack(values),
         lambda some: read_records(step, some, schema),
         lambda some: suspects(step, some, schema),
     )

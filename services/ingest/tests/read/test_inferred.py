@@ -36,7 +36,7 @@ def taken(
     """Return the accepted records by their places."""
     schema = infer_records(step, values, known)
     outcome = isolate_bad_records(
-        MessageBuffer.of(values),
+        MessageBuffer.pack(values),
         partial(read_inferred, step, schema=schema),
         partial(suspects, step, schema=schema),
     )

@@ -29,7 +29,7 @@ def registry() -> Iterator[Registry]:
 def decode(
     registry: Registry, *values: bytes | None, **settings: str
 ) -> tuple[list[bytes | None], dict[int, str]]:
-    chosen = SourceSettings(schema_registry=registry.url).changed(settings)
+    chosen = SourceSettings(schema_registry=registry.url).with_changes(settings)
     made = Registries().decoder(chosen)
     assert made is not None
     texts, faults = made.decode(values)
@@ -230,7 +230,7 @@ def test_credentials_are_sent_and_never_shown(registry: Registry) -> None:
     assert "refuses the credentials" in unavailable(lambda: decode(registry, value))
     wrong = {**login, "schemaRegistryPassword": "hush-hush"}
     assert "hush" not in unavailable(lambda: decode(registry, value, **wrong))
-    settings = SourceSettings(schema_registry=registry.url).changed(wrong)
+    settings = SourceSettings(schema_registry=registry.url).with_changes(wrong)
     assert "hush" not in repr(settings) + str(settings.shown()) + repr(Secret("hush"))
 
 

@@ -104,7 +104,7 @@ def test_decoders_are_shared_by_address_up_to_a_number(monkeypatch: pytest.Monke
     registries = Registries()
 
     def of(name: str, **changes: str) -> Decoder:
-        found = registries.decoder(SourceSettings(schema_registry=f"http://{name}").changed(changes))
+        found = registries.decoder(SourceSettings(schema_registry=f"http://{name}").with_changes(changes))
         assert found is not None
         return found
 

@@ -75,7 +75,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         token, stored = self._directory.create_token(
             Name(request.account),
             label=request.label,
-            scope=_parsed(Scope, request.scope or Scope.MANAGE.value, "scope"),
+            scope=_parse(Scope, request.scope or Scope.MANAGE.value, "scope"),
             dataset=require_entry(self._catalog, request.dataset).incarnation if request.dataset else None,
             seconds=request.seconds if request.HasField("seconds") else None,
         )
@@ -91,7 +91,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         return pb.RevokeTokenReply()
 
     def ShowAccess(self, request: pb.ShowAccessRequest, _: grpc.ServicerContext) -> pb.DatasetAccess:
-        """Return who may do what with a dataset."""
+        """Return the accounts with a role on a dataset, and their roles."""
         entry = require_entry(self._catalog, request.ref)
         return self._access(entry, with_derivatives=request.with_derivatives)
 
@@ -102,7 +102,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
         """
         entry = require_entry(self._catalog, request.ref)
         if request.visibility:
-            visibility = _parsed(Visibility, request.visibility, "visibility")
+            visibility = _parse(Visibility, request.visibility, "visibility")
             self._directory.set_visibility(entry.incarnation, visibility)
         if request.account:
             account = self._store.account(Name(request.account))
@@ -153,7 +153,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
     def _access(self, entry: CatalogEntry, *, with_derivatives: bool) -> pb.DatasetAccess:
         owner = parse_alias(entry.alias).account
         roles = {"" if owner is None else str(owner): Role.OWNER}
-        granted = self._store.roles(entry.incarnation)  # also of the owner, if the dataset was renamed
+        granted = self._store.roles(entry.incarnation)  # even of the owner, if the dataset was renamed
         roles |= {str(account.name): role for account, role in granted.items() if account.name != owner}
         with self._directory.one_moment():
             private_origins = list[str]()
@@ -200,7 +200,7 @@ def _token(token: StoredToken) -> pb.TokenItem:
     )
 
 
-def _parsed(kind: type[T], text: str, where: str) -> T:
+def _parse(kind: type[T], text: str, where: str) -> T:
     try:
         return kind(text)
     except ValueError as error:

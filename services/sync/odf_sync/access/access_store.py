@@ -39,7 +39,7 @@ class AccessUnreadable(Damaged):
     file: str = FILE
 
     def advice(self) -> str:
-        """Return what the user can do."""
+        """Return the remedy."""
         return (
             f"stop the node, restore {FILE} from a backup, or move it away: accounts, tokens and roles are then gone, "
             "what was made private or public stays so, and on a multi-tenant node everything else is private"
@@ -156,7 +156,7 @@ class AccessStore:
         return bool(self._rows(query, str(dataset), f"{dataset}#%", Visibility.PRIVATE.value))
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
-        """Set a dataset's visibility; also of one that does not exist yet."""
+        """Set a dataset's visibility; even of one that does not exist yet."""
         self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", dataset, visibility.value)
 
     def forget(self, dataset: Incarnation) -> None:

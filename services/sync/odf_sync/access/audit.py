@@ -1,15 +1,15 @@
-"""What the audit notes of a request over HTTP (docs/formats/audit.md)."""
+"""Audit entries of requests over HTTP (docs/formats/audit.md)."""
 
 from dataclasses import dataclass
 
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
-from odf_common.service.audit import bounded
+from odf_common.service.audit import bound_text
 from odf_sync.access.rules import Caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a request wants to do."""
+    """The action of a request."""
 
     caller: Caller
     address: str
@@ -30,15 +30,15 @@ def decision(question: Question, *, is_allowed: bool, status: int = 0) -> Access
     """Return the entry for a decision."""
     caller = question.caller
     return AccessDecision(
-        account=bounded(caller.name or question.login),
+        account=bound_text(caller.name or question.login),
         account_id="" if caller.account is None else str(caller.account.id),
         token_id=caller.token_id,
-        address=bounded(question.address),
-        forwarded_for=bounded(question.forwarded_for),
-        method=bounded(question.method),
+        address=bound_text(question.address),
+        forwarded_for=bound_text(question.forwarded_for),
+        method=bound_text(question.method),
         route=question.route,
         action=question.action,
-        dataset=bounded(question.dataset),
+        dataset=bound_text(question.dataset),
         is_allowed=is_allowed,
         status=status,
     )

@@ -156,19 +156,19 @@ class Directory:
         """Return the names of private datasets of this node that a dataset comes from, but for published ones.
 
         Whoever makes a dataset public publishes what its query leaves of those that it comes from at that moment; any
-        that it comes from later counts again. So does one whose chain or head is damaged: nobody knows what it reads.
+        that it comes from later counts again. So does one whose chain or head is damaged: it is unknown what it reads.
         """
         return sorted(map(self._name, self._lineage().sources(id_of(dataset))))
 
     def published_origins(self, dataset: Incarnation) -> list[str]:
         """Return the names of the private datasets that a dataset was made public with."""
-        return sorted(map(self._name, self._published(dataset)))
+        return sorted(map(self._name, self._published_origins(dataset)))
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
         """Look at each dataset once inside the block, which decides on many."""
         before = getattr(self._moment, "lineage", None)
-        self._moment.lineage = before or Lineage(self._look)
+        self._moment.lineage = before or Lineage(self._load_ancestor)
         try:
             yield
         finally:
@@ -176,9 +176,9 @@ class Directory:
 
     def _lineage(self) -> Lineage:
         lineage: Lineage | None = getattr(self._moment, "lineage", None)
-        return lineage or Lineage(self._look)
+        return lineage or Lineage(self._load_ancestor)
 
-    def _look(self, dataset: DatasetId) -> Ancestor:
+    def _load_ancestor(self, dataset: DatasetId) -> Ancestor:
         datasets = self._datasets
         if datasets is None:
             return Ancestor()
@@ -192,13 +192,13 @@ class Directory:
             return Ancestor(is_private=is_private, is_known=False)
         if inputs is None:
             return Ancestor(is_private=is_private)
-        published = frozenset[DatasetId]() if entry is None else self._published(entry.incarnation)
+        published = frozenset[DatasetId]() if entry is None else self._published_origins(entry.incarnation)
         # Without its name, what is here is private where that is the default.
         is_private |= entry is None and self.is_multi_tenant
         return Ancestor(inputs=inputs, is_private=is_private, published=published)
 
     def _is_private_by_itself(self, dataset: DatasetId, entry: CatalogEntry | None) -> bool:
-        """Return whether a dataset is private, whatever it reads; without an entry, also if it was before it was lost.
+        """Return whether a dataset is private, whatever it reads; without an entry, even if it was before it was lost.
 
         What a deleted private dataset has left in others stays private, too.
         """
@@ -210,7 +210,7 @@ class Directory:
     def _inputs(
         datasets: NodeDatasets, dataset: DatasetId, entry: CatalogEntry | None
     ) -> tuple[DatasetId, ...] | None:
-        """Return what a dataset reads; None if it is not here. Raises `NotFound` if its head was lost."""
+        """Return the inputs of a dataset; None if it is not on this node. Raises `NotFound` if its head was lost."""
         state = datasets.states.current(dataset)
         if state is not None:
             return state.inputs
@@ -238,7 +238,7 @@ class Directory:
             known.update(entry.dataset_id for entry in new)
 
     def _own(self, dataset: Incarnation) -> Visibility:
-        """Return what was chosen for a dataset, or holds without a choice, whatever it reads.
+        """Return the visibility that was chosen for a dataset, or the default, regardless of its inputs.
 
         A mark as private counts more than the database, which may have been restored from an older backup.
         """
@@ -273,9 +273,11 @@ class Directory:
         else:
             self.store.set_visibility(dataset, visibility)
             self._set_note(dataset, PUBLIC_MARK, "\n".join((dataset, *map(str, published))))
-            self._set_marks(dataset, self._marked(id_of(dataset)) - self._outdated_marks(dataset))
+            self._set_marks(
+                dataset, self._marked_incarnations(id_of(dataset)) - self._outdated_marks(dataset)
+            )
 
-    def _marked(self, dataset: DatasetId) -> set[str]:
+    def _marked_incarnations(self, dataset: DatasetId) -> set[str]:
         """Return the incarnations of a dataset that are marked as private; any other text stands for all of them."""
         note = self._note(incarnation(dataset, ""), PRIVATE_MARK)
         return set() if note is None else set(note.split("\n"))
@@ -287,17 +289,17 @@ class Directory:
         """
         id_, _, creation = dataset.partition("#")
         of_others = re.compile(f"{re.escape(id_)}#[0-9a-f]{{{2 * CREATION_BYTES}}}")
-        marked = self._marked(id_of(dataset))
+        marked = self._marked_incarnations(id_of(dataset))
         return {mark for mark in marked if not creation or mark == dataset or not of_others.fullmatch(mark)}
 
     def _outdated_marks(self, dataset: Incarnation) -> set[str]:
         """Return the marks that do not count once an incarnation is public: while it has the name, all of them."""
         entry = None if self._datasets is None else self._datasets.catalog.by_id(id_of(dataset))
         is_here = entry is not None and entry.incarnation == dataset
-        return self._marked(id_of(dataset)) if is_here else self._marks_of(dataset)
+        return self._marked_incarnations(id_of(dataset)) if is_here else self._marks_of(dataset)
 
     def _mark(self, dataset: Incarnation) -> None:
-        self._set_marks(dataset, self._marked(id_of(dataset)) | {dataset})
+        self._set_marks(dataset, self._marked_incarnations(id_of(dataset)) | {dataset})
 
     def _set_marks(self, dataset: Incarnation, marks: set[str]) -> None:
         self._set_note(dataset, PRIVATE_MARK, "\n".join(sorted(marks)) if marks else None)
@@ -307,7 +309,7 @@ class Directory:
         made_public, *published = (self._note(dataset, PUBLIC_MARK) or "").split("\n")
         return published if made_public == dataset else None
 
-    def _published(self, dataset: Incarnation) -> frozenset[DatasetId]:
+    def _published_origins(self, dataset: Incarnation) -> frozenset[DatasetId]:
         with suppress(InvalidInput):
             return frozenset(map(DatasetId.parse, self._publication(dataset) or ()))
         return frozenset()
@@ -328,7 +330,7 @@ class Directory:
 
         Nobody knows which, so what is created now should be private unless its visibility is chosen.
         """
-        return bool(self._marked(dataset))
+        return bool(self._marked_incarnations(dataset))
 
     @contextmanager
     def creating(self, dataset: DatasetId, visibility: Visibility) -> Iterator[str]:
@@ -366,7 +368,7 @@ class Directory:
             self.store.forget(refused)
             if visibility is Visibility.PRIVATE:
                 with self._choosing(refused):
-                    self._set_marks(refused, self._marked(id_of(refused)) - {refused})
+                    self._set_marks(refused, self._marked_incarnations(id_of(refused)) - {refused})
         except OdfError as error:
             log.warning("a refused creation leaves notes", dataset_id=str(id_of(refused)), why=str(error))
 

@@ -1,4 +1,4 @@
-"""Which private datasets of a node the others come from (ADR 0070)."""
+"""The private datasets from which others of a node derive (ADR 0070)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Lineage:
     def sources(self, dataset: DatasetId) -> frozenset[DatasetId]:
         """Return the private datasets that reach `dataset` on a way on which it was not published with them.
 
-        So do datasets of which nobody knows what they read, itself included.
+        So do datasets of which it is unknown what they read, itself included.
         """
         if dataset not in self._sources:
             self._solve(dataset)
@@ -43,18 +43,18 @@ class Lineage:
         return frozenset(origin for origin in reached if self._seen[origin].is_private)
 
     def _solve(self, dataset: DatasetId) -> None:
-        new = dict(self._unsolved(dataset))
+        new = dict(self._unvisited(dataset))
         self._seen.update(new)
         self._sources.update(dict.fromkeys(new, frozenset()))
         is_changed = True
         while is_changed:  # some rounds, since readers mostly come before what they read; more for circles
             is_changed = False
             for current in reversed(new):
-                found = self._found(current)
+                found = self._private_origins(current)
                 is_changed |= found != self._sources[current]
                 self._sources[current] = found
 
-    def _unsolved(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
+    def _unvisited(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
         seen, waiting = set(self._sources), [dataset]
         while waiting:
             if (current := waiting.pop()) not in seen:
@@ -63,14 +63,14 @@ class Lineage:
                 yield current, ancestor
                 waiting.extend(ancestor.inputs)
 
-    def _found(self, dataset: DatasetId) -> frozenset[DatasetId]:
+    def _private_origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
         ancestor = self._seen[dataset]
         reached = frozenset[DatasetId]().union(*map(self._origins, ancestor.inputs))
-        # What was published with a dataset was known then; while it is damaged, nobody knows what it reads now.
+        # What was published with a dataset was known then; while it is damaged, it is unknown what it reads now.
         reached -= {origin for origin in ancestor.published & reached if self._seen[origin].is_known}
         return reached if ancestor.is_known else reached | {dataset}
 
     def _origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return what reaches those that read `dataset`."""
+        """Return the private origins that reach readers of `dataset`."""
         sources = self._sources[dataset]
         return sources | {dataset} if self._seen[dataset].is_private else sources

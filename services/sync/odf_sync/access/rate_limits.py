@@ -31,7 +31,10 @@ LIMITED: Final = Counter(
 
 
 def counted_address(remote: str | None) -> str:
-    """Return what an address is counted as: of IPv6 the network of 64 bits, which one host has to itself."""
+    """Return the key under which an address is counted.
+
+    Of IPv6 the network of 64 bits, which one host has to itself.
+    """
     try:
         address = ip_address((remote or "").partition("%")[0])
     except ValueError:
@@ -67,7 +70,7 @@ def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]
 
 
 class Shares:
-    """How many pieces of work are in progress, of all callers and of each; for one thread."""
+    """Limits on the pieces of work in progress, of all callers and of each; for one thread."""
 
     def __init__(self, *, most: int, of_caller: int) -> None:
         """Allow `most` at a time, `of_caller` of them to each caller."""
@@ -76,7 +79,7 @@ class Shares:
         self._counts: Tally[Hashable] = Tally()
 
     @contextmanager
-    def taken(self, caller: Hashable) -> Iterator[bool]:
+    def acquire(self, caller: Hashable) -> Iterator[bool]:
         """Yield whether there is room for another piece of work, and count it until the end of the block."""
         has_room = self._counts.total() < self._most and self._counts[caller] < self._of_caller
         if not has_room:
@@ -91,7 +94,10 @@ class Shares:
 
 
 class Pace:
-    """How long a sender may still take: a byte now and then keeps no place. Only the time that it is awaited counts."""
+    """The time that a sender has left.
+
+    An occasional byte does not extend it. Only the time of waiting for it counts.
+    """
 
     def __init__(
         self,
@@ -109,7 +115,7 @@ class Pace:
 
     @property
     def seconds_left(self) -> float:
-        """How long the next bytes may take; not more than 0 if they took too long."""
+        """The seconds that the next bytes may take; 0 or less if they took too long."""
         return min(self._pause_left, self._total_left)
 
     def note(self, size: int, seconds: float) -> None:
@@ -195,25 +201,25 @@ class FailedLogins:
         self._failures: dict[Hashable, deque[float]] = {}  # the times of the last `most`, oldest first
 
     def wait_seconds(self, key: Hashable) -> float:
-        """Return how long the next attempt has to wait, 0 if it need not."""
-        times = self._failures.get(self._counted(key), deque())
+        """Return the seconds until the next attempt is allowed; 0 if it is."""
+        times = self._failures.get(self._counted_key(key), deque())
         return max(0.0, times[0] + WINDOW_SECONDS - self._monotonic()) if len(times) == self._most else 0.0
 
     def note(self, key: Hashable) -> None:
         """Note a failure, or an attempt that may fail."""
-        key = self._counted(key)
+        key = self._counted_key(key)
         self._failures.setdefault(key, deque(maxlen=self._most)).append(self._monotonic())
 
     def take_back(self, key: Hashable) -> None:
         """Count one attempt less, because it did not fail; of several at a time, any."""
-        key = self._counted(key)
+        key = self._counted_key(key)
         times = self._failures.get(key)
         if times:
             times.pop()
         if not times:
             self._failures.pop(key, None)
 
-    def _counted(self, key: Hashable) -> Hashable:
+    def _counted_key(self, key: Hashable) -> Hashable:
         """Return the key, or the one of all others while there are too many keys."""
         if key in self._failures or len(self._failures) < MAX_CALLERS:
             return key

@@ -191,4 +191,4 @@ def _text(origin: str, status: int, reply: Mapping[str, Any], field: str) -> str
 def _seconds(reply: Mapping[str, Any], field: str, default: float, *, most: float) -> float:
     value = reply.get(field)
     seconds = float(value) if isinstance(value, int | float) else default
-    return min(max(SHORTEST_INTERVAL_SECONDS, seconds), most)  # in this order also for NaN
+    return min(max(SHORTEST_INTERVAL_SECONDS, seconds), most)  # in this order even for NaN

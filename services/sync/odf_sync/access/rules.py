@@ -1,4 +1,4 @@
-"""Which role may do what, and the response to a caller who may not (wire-facts §8.6). Pure."""
+"""Permissions of roles, and the response to a caller without them (wire-facts §8.6). Pure."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
@@ -10,7 +10,7 @@ from odf_common.ports.store import Incarnation
 
 
 class Action(StrEnum):
-    """What a request does to a dataset."""
+    """The action of a request on a dataset."""
 
     READ = "read"
     WRITE = "write"
@@ -19,7 +19,7 @@ class Action(StrEnum):
 
 
 class Role(IntEnum):
-    """What an account may do with a dataset; each role includes those before it."""
+    """The permissions of an account on a dataset; each role includes those before it."""
 
     READER = 1
     EDITOR = 2
@@ -28,7 +28,7 @@ class Role(IntEnum):
 
 
 class Visibility(StrEnum):
-    """Who may read a dataset: everyone, or the accounts that have a role."""
+    """The readers of a dataset: everyone, or the accounts that have a role."""
 
     PUBLIC = "public"
     PRIVATE = "private"
@@ -74,7 +74,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sent a request."""
+    """The caller of a request."""
 
     account: Account | None = None
     """None: anonymous."""
@@ -85,14 +85,14 @@ class Caller:
     """Public id of the token; of an invalid one, the id that it claims."""
     has_invalid_token: bool = False
     why_not_local: str | None = None
-    """Why the request is not, or may not be, from a program on the node's machine; None if it is."""
+    """The reason why the request is not, or may not be, from a program on the node's machine; None if it is."""
 
     @property
     def name(self) -> str:
         """Return the account's name, empty if anonymous."""
         return "" if self.account is None else str(self.account.name)
 
-    def limited(self, role: Role | None, dataset: Incarnation | None) -> Role | None:
+    def limit_role(self, role: Role | None, dataset: Incarnation | None) -> Role | None:
         """Return a role as restricted by the scope of the caller's token."""
         if role is None or (self.only is not None and self.only != dataset):
             return None
@@ -113,6 +113,6 @@ def decide_creation(caller: Caller, owner: Name | None) -> Verdict:
     if caller.account is None:
         return Verdict.UNAUTHENTICATED
     role = Role.OWNER if caller.account.name == owner else None
-    limited = caller.limited(role, None)
+    limited = caller.limit_role(role, None)
     may = limited is not None and limited >= Role.EDITOR
     return Verdict.ALLOWED if may else Verdict.NOT_OWN_ACCOUNT

@@ -36,7 +36,7 @@ class LoginRequired(AccessDenied):
     """A repository does not allow this without a token, or with the one that is stored; `what` is its URL."""
 
     def advice(self) -> str:
-        """Return how to log in."""
+        """Return the command that logs in."""
         return f"log in with `{_login_at(self.what)}`; a login that is stored may have expired"
 
 
@@ -46,7 +46,7 @@ class AccessForbidden(AccessDenied):
     is_write: bool = False
 
     def advice(self) -> str:
-        """Return who can allow it."""
+        """Return the accounts that can permit it."""
         advice = "ask its owner for a role: `odf access grant`, on that node"
         if not self.is_write:
             return advice
@@ -78,7 +78,7 @@ class NothingVisible(NotFound):
     is_logged_in: bool = False
 
     def __str__(self) -> str:
-        """Return what is missing."""
+        """Return the missing permission."""
         return NotFound.__str__(self)
 
     def advice(self) -> str:
@@ -88,7 +88,7 @@ class NothingVisible(NotFound):
         return f"{name}; or you have no access to it: {access}"
 
 
-def denied(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:
+def denial(url: str, status: int, headers: Mapping[str, str], *, is_write: bool = False) -> AccessDenied:
     """Return the error for an answer of status 401 or 403 to a request with these headers."""
     if status == UNAUTHENTICATED or not any(name.lower() == AUTHORIZATION for name in headers):
         return LoginRequired(what=url, why=f"the server requires a login (status {status})", status=status)

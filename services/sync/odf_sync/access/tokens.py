@@ -55,7 +55,7 @@ class Token:
 
     @property
     def hash(self) -> bytes:
-        """Return what is stored of it; 24 random bytes need no salt and no slow hash."""
+        """Return the stored form of a token; 24 random bytes need no salt and no slow hash."""
         return hashlib.sha3_256(self.raw).digest()
 
     def __repr__(self) -> str:

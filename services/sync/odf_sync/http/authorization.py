@@ -34,7 +34,7 @@ class HttpRefusal(OdfError):
 
     status: int
     body: str | Mapping[str, str] | None = None
-    """What other implementations send, and expect: text, JSON, or nothing."""
+    """The bodies that other implementations send and expect: text, JSON, or nothing."""
     name: str = ""
     """Name of the error, for clients of our own endpoints."""
     text: str = ""
@@ -65,12 +65,12 @@ class Authorizer:
 
     @property
     def dataset_paths(self) -> tuple[str, ...]:
-        """Return the paths of datasets: with an account, and on a single-tenant node also without one."""
+        """Return the paths of datasets: with an account, and on a single-tenant node even without one."""
         with_account = "/{account}/{dataset}"
         return (with_account,) if self.directory.is_multi_tenant else (NO_ACCOUNT, with_account)
 
     def caller(self, request: web.Request) -> Caller:
-        """Return who sent a request; raises `HttpRefusal` unless it has a bearer token or none at all."""
+        """Return the caller of a request; raises `HttpRefusal` unless it has a bearer token or none at all."""
         header = request.headers.get("Authorization")
         if header is None:
             return Caller(why_not_local=_why_not_local(request))
@@ -121,7 +121,7 @@ class Authorizer:
     def creating(
         self, dataset: DatasetId, visibility: Visibility, *, is_chosen: bool
     ) -> AbstractContextManager[str]:
-        """Return what `Directory.creating` does.
+        """Return the result of `Directory.creating`.
 
         A single-tenant node ignores the visibility unless the user has chosen it: other implementations send "private"
         unless configured otherwise. What may have been private here before stays so.
@@ -134,7 +134,7 @@ class Authorizer:
 
     def _role(self, caller: Caller, entry: CatalogEntry, visibility: Visibility) -> Role | None:
         if caller.account is not None:
-            return caller.limited(self.directory.role(caller.account, entry), entry.incarnation)
+            return caller.limit_role(self.directory.role(caller.account, entry), entry.incarnation)
         if self.directory.is_multi_tenant:
             return None
         if self._local_writers == ANYWHERE and visibility is Visibility.PUBLIC:
@@ -162,7 +162,7 @@ class Authorizer:
         return HttpRefusal(status=403, name="PushForbidden", text=text, hint=hint)
 
     def _why(self, caller: Caller) -> tuple[str, str]:
-        """Return why a caller may not write to a single-tenant node, and what to do."""
+        """Return the reason why a caller may not write to a single-tenant node, and what to do."""
         if caller.account is not None:
             return "the token does not allow it", "create one with `odf token create --scope`"
         if self._local_writers == OFF:

@@ -98,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_ended = False
         self._timer: asyncio.Handle | None = None
         self.received = 0
-        """How many bytes have come."""
+        """The number of received bytes."""
         self._left: int | None = None  # bytes that may still come; None: any number
         self._is_holding = False  # instead of closing when more come
         self.is_held = False
@@ -168,7 +168,7 @@ class ClientConnection(asyncio.Protocol):
         self._resume()
 
     def hold(self, most: int) -> None:
-        """Read no more when more than this many bytes have come from now on, until the next limit."""
+        """Pause reading after `most` more bytes, until `limit` or `hold` is called again."""
         self._left, self._is_holding = most, True
         self._resume()
 
@@ -228,7 +228,7 @@ def is_held(request: BaseRequest) -> bool:
 
 
 def bytes_received(request: BaseRequest) -> int:
-    """Return how many bytes have come on the connection of a request."""
+    """Return the number of bytes received on the connection of a request."""
     connection = _connection(request)
     return 0 if connection is None else connection.received
 

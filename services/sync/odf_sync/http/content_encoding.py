@@ -80,23 +80,23 @@ class _Compressed:
 
     def finish(self) -> None:
         if not self._stream.eof:
-            raise self._refused(f"ends before the end of its {self._name} stream")
+            raise self._refusal(f"ends before the end of its {self._name} stream")
 
     def _piece(self, data: bytes) -> bytes:
         try:
             return self._stream.decompress(data, DECODED_BYTES)
         except zlib.error as error:
-            raise self._refused(f"is not a {self._name} stream: {error}") from error
+            raise self._refusal(f"is not a {self._name} stream: {error}") from error
 
     def _begin(self, first: int) -> None:
         """Start the stream, or the next member of gzip."""
         if self._has_begun and self._name != "gzip":
-            raise self._refused(f"continues after the end of its {self._name} stream")
+            raise self._refusal(f"continues after the end of its {self._name} stream")
         bits = GZIP_BITS
         if self._name == "deflate":
             bits = ZLIB_BITS if first & 0xF == ZLIB_METHOD else RAW_BITS
         self._stream = zlib.decompressobj(bits)
         self._has_begun = True
 
-    def _refused(self, why: str) -> BodyCutOff:
+    def _refusal(self, why: str) -> BodyCutOff:
         return BodyCutOff(text=f"the body {why}; nothing was accepted")

@@ -63,7 +63,7 @@ class Endpoint:
     handler: Handler
     summary: str
     action: Action | None = None
-    """What it does to the dataset in its path; None if it has none there."""
+    """Its action on the dataset in its path; None without one."""
     is_explained: bool = False
     """Whether refusals give a reason on a single-tenant node. Other implementations send and expect an empty body."""
     query: Mapping[str, str] = field(default_factory=dict)
@@ -73,15 +73,15 @@ class Endpoint:
     fields: tuple[str, ...] = ()
     """Names of the strings that a body of fields must have; empty for a body of bytes."""
     statuses: tuple[int, ...] = (200,)
-    """What it may answer, apart from refusals."""
+    """Its possible statuses, apart from refusals."""
     media_type: str = "application/json"
-    """Of what it answers; empty if that has no body."""
+    """The media type of its answers; empty if they have no body."""
     refusal_media_types: tuple[str, ...] = ("application/json", "text/plain")
-    """Of refusals that have a body."""
+    """The media type of refusals that have a body."""
     expect_handler: Callable[[web.Request], Awaitable[None]] | None = None
-    """What answers `Expect: 100-continue`; None asks for the body at once."""
+    """The answer to `Expect: 100-continue`; None asks for the body at once."""
     on_shutdown: Callable[[web.Application], Awaitable[None]] | None = None
-    """What ends its open requests when the server stops."""
+    """The function that ends its open requests when the server stops."""
 
     def full_paths(self, authorizer: Authorizer) -> tuple[str, ...]:
         """Return the paths from the root."""
@@ -100,7 +100,7 @@ def reads_public_data(request: web.Request) -> bool:
 
 
 def caller_of(request: web.Request) -> Caller:
-    """Return who sent a request."""
+    """Return the caller of a request."""
     return request[_CALLER]
 
 
@@ -114,7 +114,7 @@ async def is_allowed(request: web.Request, action: Action) -> bool:
     """Return whether the caller of an authorized request may also do this to its dataset."""
     judge = request.app[_JUDGE]
     try:
-        await judge.asked(judge.require, request, replace(request[_QUESTION], action=action))
+        await judge.in_thread(judge.require, request, replace(request[_QUESTION], action=action))
     except HttpRefusal:
         return False
     return True
@@ -124,7 +124,7 @@ async def is_still_allowed(request: web.Request) -> bool:
     """Return whether a request would be authorized now, for the same dataset: receiving its body may take hours."""
     judge = request.app[_JUDGE]
     try:
-        await judge.asked(judge.require_again, request, Action(request[_QUESTION].action))
+        await judge.in_thread(judge.require_again, request, Action(request[_QUESTION].action))
     except HttpRefusal:
         return False
     return True
@@ -270,7 +270,7 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
 
     async def answer(request: web.Request, endpoint: Endpoint | None, handler: Handler) -> web.StreamResponse:
         try:
-            await judge.asked(judge.admit, request, endpoint)
+            await judge.in_thread(judge.admit, request, endpoint)
         except HttpRefusal as error:
             return error.response(is_explained=endpoint is not None and endpoint.is_explained)
         except OdfError as error:
@@ -282,9 +282,9 @@ def _authorizing(judge: "_Judge", served: Mapping[web.AbstractRoute, Endpoint]) 
         if odd is not None:
             return _bad_header(odd, endpoint)
         if endpoint.action is not None:
-            return await _handled(request, handler)
+            return await _handle(request, handler)
         try:
-            response = await _handled(request, handler)
+            response = await _handle(request, handler)
         except web.HTTPException as error:
             judge.note_answer(request, error.status)
             raise
@@ -319,7 +319,7 @@ def _bad_header(name: str, endpoint: Endpoint) -> web.Response:
     )
 
 
-async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _handle(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Return the handler's response; while the store is unavailable, ask the client to come back.
 
     A client that has received a part of the response learns from the closed connection that it is not complete.
@@ -338,10 +338,10 @@ async def _handled(request: web.Request, handler: Handler) -> web.StreamResponse
         if request.writer.output_size and request.transport is not None:
             request.transport.abort()
             raise ConnectionResetError from error
-        return _failed(error)
+        return _failure_response(error)
 
 
-def _failed(error: OdfError) -> web.Response:
+def _failure_response(error: OdfError) -> web.Response:
     """Return the response to a request that failed for a reason of ours; the reason is in the log."""
     if isinstance(error, NotFound):  # it was deleted meanwhile
         return web.Response(status=404)
@@ -376,7 +376,7 @@ class _Judge:
         # Of its own: while requests wait for a store that is silent, others are still decided.
         self._threads = ThreadPoolExecutor(PARALLEL_DECISIONS, thread_name_prefix="decide")
 
-    async def asked(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `admit`, `require` or `require_again` without holding up the event loop."""
         call = partial(decide, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
@@ -454,7 +454,7 @@ _JUDGE: Final = web.AppKey("judge", _Judge)
 
 
 def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
-    """Return what a request wants to do; its caller is not known yet."""
+    """Return the action of a request; its caller is not known yet."""
     resource = request.match_info.route.resource
     has_dataset = endpoint is not None and endpoint.action is not None
     return Question(

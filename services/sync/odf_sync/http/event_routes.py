@@ -61,7 +61,7 @@ class EventRoutes:
         )
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        with self._streams.taken(counted_caller(request)) as has_room:
+        with self._streams.acquire(counted_caller(request)) as has_room:
             if not has_room:
                 return web.Response(status=503, headers={hdrs.RETRY_AFTER: str(RETRY_AFTER_SECONDS)})
             response = web.StreamResponse(headers=HEADERS)

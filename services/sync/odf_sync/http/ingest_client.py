@@ -119,7 +119,7 @@ class IngestClient:
         return answer
 
     def _new_stub(self) -> PushStub:
-        """Return a stub with a connection of its own."""
+        """Return a stub with its own connection."""
         return PushStub(channel(self._address, self._credentials))
 
     def _call(

@@ -141,19 +141,19 @@ class IngestRoutes:
     async def _push(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
         wait = _wait_of(request)
-        push = _pushed(request, entry)
+        push = _push_request(request, entry)
         decoder = body_decoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
-        with self._counted(request), self._staging.holding() as staged:
-            await _go_on(request)
+        with self._count_upload(request), self._staging.holding() as staged:
+            await _send_continue(request)
             await self._receive(request, staged, decoder)
             push.staged = staged.name
             if not await is_still_allowed(request):
                 raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
             receipt = await self._run(self._ingest.accept, push)
         if wait is not Wait.NO:
-            receipt = await self._settled(request, receipt)
+            receipt = await self._await_settled(request, receipt)
             # Without a key, a repeat would be another push.
             if receipt.state == "accepted" and receipt.code in DELAYS and not push.is_key_generated:
                 raise PushRefused(
@@ -179,14 +179,14 @@ class IngestRoutes:
         entry = dataset_of(request)
         receipt = await self._run(self._ingest.show, str(entry.dataset_id), request.match_info["receipt"])
         if _wait_of(request) is Wait.COMMIT:
-            receipt = await self._settled(request, receipt)
+            receipt = await self._await_settled(request, receipt)
         return web.json_response(_plain(receipt, entry, self._url(request)))
 
     def _url(self, request: web.Request) -> str:
         """Return the URL of a request, for clients."""
         return (self._public_url or f"{request.scheme}://{request.host}") + request.path
 
-    async def _settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
+    async def _await_settled(self, request: web.Request, receipt: pb.PushReceipt) -> pb.PushReceipt:
         """Return the receipt once it is settled or says why it is delayed, or as it is after `WAIT_SECONDS`.
 
         Likewise if the client has gone, or if this service stops: without an answer, clients would push again what was
@@ -243,9 +243,9 @@ class IngestRoutes:
             )
 
     @contextmanager
-    def _counted(self, request: web.Request) -> Iterator[None]:
+    def _count_upload(self, request: web.Request) -> Iterator[None]:
         """Count an upload while it is received; raises `PushRefused` if there are too many."""
-        with self._received.taken(counted_caller(request)) as has_room:
+        with self._received.acquire(counted_caller(request)) as has_room:
             if not has_room:
                 text = "too many pushes are being received; nothing was accepted"
                 raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
@@ -298,7 +298,7 @@ async def _say_nothing_yet(_: web.Request) -> None:
     """Leave a client that expects 100-continue waiting until its headers were checked."""
 
 
-async def _go_on(request: web.Request) -> None:
+async def _send_continue(request: web.Request) -> None:
     """Ask a client that expects it for the body."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -312,8 +312,8 @@ def _wait_of(request: web.Request) -> Wait | None:
         raise InvalidInput(where="parameter wait", text=f"expected commit or no, got {wait!r}") from error
 
 
-def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
-    """Return what the request's parameters and headers say; raises `InvalidInput`."""
+def _push_request(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
+    """Return the push that the request's parameters and headers describe; raises `InvalidInput`."""
     if "uploadToken" in request.query:
         raise InvalidInput(
             where="parameter uploadToken", text="uploads are not supported: send the data as the body"
@@ -340,7 +340,7 @@ def _pushed(request: web.Request, entry: CatalogEntry) -> pb.PushRequest:
 
 
 def _public_text(receipt: pb.PushReceipt) -> str:
-    """Return why a push is refused or delayed, without the file that is on a full disk."""
+    """Return the reason why a push is refused or delayed, without the file that is on a full disk."""
     return DISK_TEXT if receipt.code == DISK_CODE else receipt.text
 
 

@@ -54,7 +54,7 @@ class ListRoutes:
             entries = [
                 entry for entry in self._own.datasets.catalog.entries() if self._may_find(caller, entry)
             ]
-        return self._own.page(entries, after).encoded()
+        return self._own.page(entries, after).to_bytes()
 
     def _may_find(self, caller: Caller, entry: CatalogEntry) -> bool:
         try:

@@ -19,7 +19,7 @@ from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 
 Listener = Callable[[ObjectKind, Multihash], None]
 
-# An exchange that was cut off takes uploads for this long: its client does not send them again.
+# An exchange that was interrupted takes uploads for this long: its client does not send them again.
 LINGERING_SECONDS: Final = 60.0
 
 
@@ -30,7 +30,7 @@ class _Exchange:
     archive: Multihash | None = None
     """The one that has been sent."""
     until: float = inf
-    """When it is over: after its end, uploads that were cut off may still be continued."""
+    """When it is over: after its end, uploads that were interrupted may still be continued."""
 
 
 class OpenPushes:
@@ -57,7 +57,7 @@ class OpenPushes:
         return any(other != dataset for other in self._datasets.get(alias.lower(), ()))
 
     def bytes_received(self, alias: str) -> int:
-        """Return how many bytes of objects have arrived for a name, while it is pushed to."""
+        """Return the number of bytes of objects that have arrived for a name while it is pushed to."""
         return self._received[alias.lower()]
 
     def note_received(self, alias: str, count: int) -> None:

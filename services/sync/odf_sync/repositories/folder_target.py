@@ -72,7 +72,7 @@ class FolderTarget:
         """Move `refs/head`, durably; raises `HeadMoved` if it is not `expected`, and then nothing has changed."""
         head = self._folder / "refs" / HEAD
         durable.make_folder(head.parent, is_shared=True)
-        with durable.locked(self._folder / LOCK):
+        with durable.lock_file(self._folder / LOCK):
             require_unmoved(dataset, HEAD, expected, self.head())
             pending = durable.write_pending(head, str(new).encode())
             durable.share(pending, durable.READABLE)

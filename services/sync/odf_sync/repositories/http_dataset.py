@@ -22,7 +22,7 @@ from odf_sync.access.sent_tokens import (
     ObjectForbidden,
     TokenFor,
     authorization,
-    denied,
+    denial,
     no_token,
 )
 from odf_sync.repositories import pack_format
@@ -30,7 +30,7 @@ from odf_sync.repositories.minimum_rate import TooSlow
 from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, discard
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
-from odf_sync.smart.connection import PULLED, NodeSession, connected, received_blocks
+from odf_sync.smart.connection import PULLED, NodeSession, connect, received_blocks
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import (
     DIRECT,
@@ -238,7 +238,7 @@ class HttpDataset:
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
         """Yield blocks by the Smart protocol, if the server has it: kamu encodes old ones again for the Simple one."""
         blocks: dict[Multihash, bytes] = {}
-        with suppress(NotFound), connected(f"{self._base}pull", PULL, self._headers) as connection:
+        with suppress(NotFound), connect(f"{self._base}pull", PULL, self._headers) as connection:
             # By force: if `after` is not in the chain there, all of it is sent.
             request = PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
             connection.send(request)
@@ -299,7 +299,7 @@ class HttpDataset:
             if S3_HEADER in answer.headers:
                 why = f"the bucket denies access (status {answer.status})"
                 raise BucketForbidden(what=url, why=why, status=answer.status)
-            raise denied(url, answer.status, headers)
+            raise denial(url, answer.status, headers)
         raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
 
     def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":

@@ -1,4 +1,4 @@
-"""A least pace for responses: a server that sends a byte now and then does not hold a pull forever.
+"""A least pace for responses: a server that sends a byte occasionally does not hold a pull forever.
 
 A socket's timeout limits the wait for the next byte only. Here the time that all waits of a response take is measured,
 not what the caller does between them.
@@ -28,7 +28,7 @@ class TooSlow(TimeoutError):
     """A response has arrived too slowly."""
 
 
-def paced(pools: urllib3.PoolManager) -> urllib3.PoolManager:
+def with_minimum_rate(pools: urllib3.PoolManager) -> urllib3.PoolManager:
     """Return the pools, whose responses now raise `ReadTimeoutError` of urllib3, from `TooSlow`."""
     pools.pool_classes_by_scheme = {
         scheme: _paced_pool(pool) for scheme, pool in pools.pool_classes_by_scheme.items()
@@ -58,7 +58,7 @@ class PacedResponse(http.client.HTTPResponse):
 
 
 class _PacedSocket(io.RawIOBase):
-    """What a socket receives; raises `TooSlow`."""
+    """The bytes that a socket receives; raises `TooSlow`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._raw = sock.makefile("rb", buffering=0)

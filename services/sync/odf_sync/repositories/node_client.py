@@ -1,6 +1,6 @@
 """HTTP requests to a node that the user named, and to URLs in its responses: redirects and URLs of objects.
 
-These URLs are not trusted. Origins other than the node's own get no token of ours, also if the node gave it with the
+These URLs are not trusted. Origins other than the node's own get no token of ours, even if the node gave it with the
 URL: it sends our token back with its URLs. They must have a public address, or one in `ODF_FETCH_NETWORKS`: otherwise a
 node could make this one send requests inside its network.
 """
@@ -15,7 +15,7 @@ from urllib3.util import parse_url
 from odf_common.adapters.live_sockets import ALWAYS, Options
 from odf_common.adapters.networks import DEFAULT_PORTS, Networks, Pools, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
-from odf_sync.repositories.minimum_rate import paced
+from odf_sync.repositories.minimum_rate import with_minimum_rate
 
 MAX_REDIRECTS: Final = 3
 MAX_DISCARDED_BYTES: Final = 16 * 1024  # bytes of a body that are read, so that its connection is used again
@@ -40,8 +40,8 @@ class NodeClient:
         # Bodies are sent in urllib3's pieces of 16 KiB. Larger ones take less processor time, but the timeout is that
         # of a whole piece, so that they would fail on a slow line.
         options: dict[str, Any] = {"maxsize": 10, "timeout": timeout, "retries": retries, "sockets": sockets}
-        self._own = paced(Pools(num_pools=2, **options))
-        self._others = paced(restricted_pools(networks, num_pools=4, **options))
+        self._own = with_minimum_rate(Pools(num_pools=2, **options))
+        self._others = with_minimum_rate(restricted_pools(networks, num_pools=4, **options))
 
     def get(self, url: str, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse:
         """Return the first response that is not a redirect, its body unread.
@@ -55,7 +55,7 @@ class NodeClient:
             if not target:
                 return answer
             answer.close()
-            location = _redirected(location, target)
+            location = _redirect_target(location, target)
         raise Unavailable(what=url, why=f"more than {MAX_REDIRECTS} redirects")
 
     def is_own(self, url: str) -> bool:
@@ -65,7 +65,7 @@ class NodeClient:
     def put(
         self, url: str, headers: Mapping[str, str], content: BinaryIO | bytes
     ) -> urllib3.BaseHTTPResponse:
-        """Send a body, and return the response, also if it is a redirect; raises as `get` does."""
+        """Send a body, and return the response, even if it is a redirect; raises as `get` does."""
         return self._request("PUT", url, headers, content)
 
     def _request(
@@ -87,8 +87,8 @@ def discard(answer: urllib3.BaseHTTPResponse) -> None:
         answer.close()
 
 
-def _redirected(url: str, target: str) -> str:
-    """Return where a redirect leads; raises `InvalidInput` unless that is http, and as encrypted as before."""
+def _redirect_target(url: str, target: str) -> str:
+    """Return the target of a redirect; raises `InvalidInput` unless that is http, and as encrypted as before."""
     try:
         location = urljoin(url, target)
     except ValueError as error:

@@ -21,7 +21,7 @@ class BrokenPack(InvalidInput):
     where: str | None = "pack"
 
 
-def framed(raw: bytes) -> bytes:
+def frame_block(raw: bytes) -> bytes:
     """Return a block as part of a pack."""
     return len(raw).to_bytes(LENGTH_BYTES, "big") + raw
 

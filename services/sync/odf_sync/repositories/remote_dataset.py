@@ -12,7 +12,7 @@ CHUNK_BYTES: Final = 1024 * 1024
 
 
 class Sink(Protocol):
-    """Where the bytes of an object go."""
+    """The destination of an object's bytes."""
 
     def write(self, chunk: bytes, /) -> int:
         """Append bytes."""
@@ -75,7 +75,7 @@ class Target(Protocol):
 
     url: str
     held_bytes: int
-    """Of an object, at most, that are sent again if a push is cut off in it."""
+    """Of an object, at most, that are sent again if a push is interrupted in it."""
 
     def head(self) -> Multihash | None:
         """Return the head; None if nothing was pushed yet."""

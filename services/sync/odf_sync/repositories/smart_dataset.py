@@ -19,7 +19,7 @@ from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import PULLED, Connection, connected, received_blocks
+from odf_sync.smart.connection import PULLED, Connection, connect, received_blocks
 from odf_sync.smart.exchange import PULL, TransferRefused
 from odf_sync.smart.messages import (
     LISTED,
@@ -33,7 +33,8 @@ from odf_sync.smart.messages import (
     TransferUrl,
 )
 
-# Of blocks in one message, which is sent again as a whole if it is cut off, and is twice as long. A pack is continued.
+# Of blocks in one message, which is sent again as a whole if it is interrupted, and is twice as long. A pack is
+# continued.
 MAX_INLINE_PULL_BYTES: Final = 64 * 1024
 
 
@@ -72,7 +73,7 @@ class SmartDataset:
         if self._http.sends_packs and not self._http.gives_urls:
             yield
             return
-        with connected(f"{self._base}pull", PULL, self._headers) as connection:
+        with connect(f"{self._base}pull", PULL, self._headers) as connection:
             connection.send(PullRequest(begin_after=begin_after, force_update_if_diverged=is_forced))
             try:
                 plan = connection.expect(PullAccepted).transfer_plan
@@ -95,7 +96,7 @@ class SmartDataset:
     def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
         """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
         files = tuple(
-            ObjectFile(object_type=ObjectType.of(kind), physical_hash=name, size=size)
+            ObjectFile(object_type=ObjectType.for_kind(kind), physical_hash=name, size=size)
             for kind, name, size in objects
         )
         if self._connection is None or not files:
@@ -128,7 +129,7 @@ class SmartDataset:
             yield from self._http.pack(newest, after)
 
     def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks of another exchange than that of the copy, which has ended or did not bring them."""
+        """Yield blocks from a new exchange; the copy's own has ended or did not contain them."""
         return self._http.stored_blocks(newest, after)
 
     def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:

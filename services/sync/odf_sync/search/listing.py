@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.repository_urls import BUCKETS, SMART, SMART_PREFIX, WEB
 from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import InvalidInput, NotFound, OdfError
@@ -83,7 +83,7 @@ def _valid(names: Iterable[str]) -> Iterator[str]:
         yield name
 
 
-@guarded
+@translating_os_errors
 def _folders(url: str, settings: Settings) -> tuple[str, ...]:
     """Return the names of the folders at a URL; raises `NotFound` if it is not a folder."""
     if urlsplit(url).scheme in BUCKETS:

@@ -15,7 +15,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDatasets:
-    """What this node says of its datasets."""
+    """This node's list of its datasets."""
 
     datasets: NodeDatasets
     in_bucket: bool
@@ -49,7 +49,7 @@ class OwnDatasets:
             if len(datasets) == PAGE_DATASETS or size > PAGE_BYTES:
                 return Page(datasets=tuple(datasets), next=datasets[-1].name)
             datasets.append(summary)
-            size += len(Page(datasets=(summary,)).encoded())
+            size += len(Page(datasets=(summary,)).to_bytes())
         return Page(datasets=tuple(datasets))
 
     def _require_reachable(self, error: OdfError) -> None:

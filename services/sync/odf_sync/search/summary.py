@@ -35,7 +35,7 @@ class DatasetSummary:
     """Empty if not known."""
     kind: str = ""
     head: str = ""
-    """Of the chain that the rest was read from; empty if not all of it was."""
+    """The head of the chain from which the rest was read; empty if not all of it was."""
     description: str = ""
     keywords: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -116,7 +116,7 @@ class Page:
     next: str = ""
     """Name after which the next page begins; empty on the last one."""
 
-    def encoded(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the document."""
         document = {"datasets": [dataset.json() for dataset in self.datasets], "next": self.next or None}
         return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

@@ -85,7 +85,7 @@ def read_archive(
 ) -> Iterator[tuple[Multihash, bytes]]:
     """Yield the names and bytes of the blocks, the bytes unchecked.
 
-    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in all, and nothing else.
+    Raises `InvalidInput` unless there are `count`, each once, of at most `limit` bytes in total, and nothing else.
     """
     names: set[Multihash] = set()
     for name, pieces, signature in read_signed_archive(archive, count=count, limit=limit):

@@ -58,13 +58,13 @@ class PeerClosed(Unavailable):
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return how it ended."""
+        """Return the way it ended."""
         if self.close_code == ABNORMAL:
             return "the connection to the other node was lost"
         return f"the other node ended the transfer (code {self.close_code}: {self.reason[:200]!r})"
 
     def advice(self) -> str:
-        """Return how to continue after a lost connection; a reason says more."""
+        """Return the way to continue after a lost connection; a reason says more."""
         return "repeat the command; it continues where it can" if self.close_code == ABNORMAL else ""
 
 
@@ -152,12 +152,12 @@ class Channel:
         Raises `PeerClosed`, `TransferRefused` for a refusal in a close frame, `ProtocolViolated`, and `TimeoutError`;
         after that the exchange can continue.
         """
-        received = await self._received(seconds)
+        received = await self._receive(seconds)
         if len(received) > LARGE_CHARACTERS:
             return await asyncio.to_thread(self.end.receive, received)
         return self.end.receive(received)
 
-    async def _received(self, seconds: float | None) -> str:
+    async def _receive(self, seconds: float | None) -> str:
         """Return the text of the next message."""
         frame = await self._socket.receive(None if seconds is None else max(LEAST_SECONDS, seconds))
         match frame.type:
@@ -190,7 +190,7 @@ class Channel:
             message = await self.receive(None if until is None else until - now())
         return of_kind(kind, message)
 
-    async def closed(self, seconds: float) -> NoReturn:
+    async def await_close(self, seconds: float) -> NoReturn:
         """Wait for the other side to close, whatever it has sent before; raises `PeerClosed`, or `TimeoutError`."""
         async with asyncio.timeout(seconds):
             while True:
@@ -201,7 +201,7 @@ class Channel:
                     raise PeerClosed
 
     async def close(self, code: int, reason: bytes) -> None:
-        """Send a close frame, and wait a short time for that of the other side."""
+        """Send a close frame, and wait a short time for the other side's."""
         # The others must not be sent (RFC 6455, 7.4), such as 1006, which stands for a lost connection.
         is_sendable = any(code in codes for codes in SENDABLE_CODES)
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
@@ -264,7 +264,7 @@ class _TextFrames:
 def _unfinished_frame(opcode: int, payload: bytes, *, is_masked: bool) -> bytes:
     """Return a frame of `FRAME_BYTES` that is not the last one of its message (RFC 6455, 5.2).
 
-    A client masks its frames, with a key that nobody can foresee.
+    A client masks its frames, with a key that no one can foresee.
     """
     if not is_masked:
         return struct.pack("!BBQ", opcode, LONG, FRAME_BYTES) + payload

@@ -14,7 +14,7 @@ from odf_common.adapters.live_sockets import CONNECT_SECONDS, open_socket
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff
-from odf_sync.access.sent_tokens import denied
+from odf_sync.access.sent_tokens import denial
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, COUNTED_BYTES, read_archive, require_countable
 from odf_sync.smart.channel import Channel, PeerClosed, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
@@ -71,11 +71,11 @@ class Connection:
     ) -> None:
         """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
         self.continues_uploads = answer.get(CONTINUES_HEADER) == CONTINUES
-        """Whether the server continues uploads that were cut off, and takes archives of blocks by upload."""
+        """Whether the server continues uploads that were interrupted, and takes archives of blocks by upload."""
         self.takes_signatures = answer.get(SIGNATURES_HEADER) == SIGNATURES
         """Whether the server takes signatures in archives of blocks."""
         self.keeps_visibility = answer.get(CHOSEN_HEADER) == CHOSEN
-        """Whether a new dataset gets the visibility that was chosen, also if the server is single-tenant."""
+        """Whether a new dataset gets the visibility that was chosen, even if the server is single-tenant."""
         self._runner = runner
         self._channel = channel
         self._limited = limited
@@ -88,7 +88,7 @@ class Connection:
         """
         if self._limited is not None:
             self._limited.limit(answer_bytes(message) if most is None else most)
-        self._run(self._sent(message))
+        self._run(self._send(message))
 
     def send_early(self, message: Message) -> None:
         """Send a message before its turn, which comes with `send`."""
@@ -108,11 +108,11 @@ class Connection:
 
     def poll(self, seconds: float) -> Message | None:
         """Return the next message, None if none comes in time; raises `TransferRefused`."""
-        return _not_refused(self._run(self._received(seconds)))
+        return _not_refused(self._run(self._receive(seconds)))
 
     def close(self, reason: bytes, wait_seconds: float = CLOSED_SECONDS) -> None:
         """End the exchange, and wait for the server's close frame."""
-        self._run(self._closed(reason, wait_seconds))
+        self._run(self._close(reason, wait_seconds))
 
     def _has_ended(self) -> bool:
         """Return whether what came while the client waited or sent is the end of the exchange."""
@@ -120,13 +120,13 @@ class Connection:
             return False
         return self._receiving.exception() is not None or isinstance(self._receiving.result(), Refusal)
 
-    async def _sent(self, message: Message) -> None:
+    async def _send(self, message: Message) -> None:
         # Looked at by the running loop: it may receive the end of the exchange before it comes to this.
         if self._has_ended():
-            _not_refused(await self._received(0))
+            _not_refused(await self._receive(0))
         await _read_in_time(self._channel.send(message))
 
-    async def _received(self, seconds: float) -> Message | None:
+    async def _receive(self, seconds: float) -> Message | None:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._channel.receive())
         # Not cancelled: after that aiohttp would close the connection without waiting for the server's close frame.
@@ -136,7 +136,7 @@ class Connection:
         received, self._receiving = self._receiving, None
         return received.result()
 
-    async def _closed(self, reason: bytes, wait_seconds: float) -> None:
+    async def _close(self, reason: bytes, wait_seconds: float) -> None:
         # The session is closed next, and with it the connection.
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
@@ -210,7 +210,7 @@ class NodeSession:
         self._runner.close()
 
     def document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
-        """Return what is at a URL, of at most `limit` bytes.
+        """Return the body at a URL, of at most `limit` bytes.
 
         None if the answer is of any other kind, or the connection is lost: `HttpDataset` follows redirects, tries
         again, and has words for each status. Raises `Unavailable` if no answer comes in time.
@@ -223,7 +223,7 @@ class NodeSession:
 
         Raises `NotFound` and `Unavailable` if the server does not open one.
         """
-        socket = self._runner.run(self._opened(url, headers, is_push=table is PUSH))
+        socket = self._runner.run(self._open(url, headers, is_push=table is PUSH))
         channel = Channel(socket, End(side=Side.CLIENT, table=table))
         limited = LimitedConnection(socket._writer.transport)  # noqa: SLF001 - aiohttp does not give it
         connection = Connection(self._runner, channel, self._answer, limited)
@@ -242,7 +242,7 @@ class NodeSession:
             async with self._http().get(
                 url, headers=headers, allow_redirects=False, timeout=DOCUMENT_TIMEOUT
             ) as answer:
-                # Without its length, it could not be told from one that was cut off.
+                # Without its length, it could not be told from one that was interrupted.
                 if answer.status not in (OK, NOT_FOUND) or answer.content_length is None:
                     return None
                 async for chunk in answer.content.iter_chunked(limit):
@@ -256,7 +256,7 @@ class NodeSession:
         except (aiohttp.ClientError, OSError, ValueError):
             return None
 
-    async def _opened(
+    async def _open(
         self, url: str, headers: Mapping[str, str], *, is_push: bool
     ) -> aiohttp.ClientWebSocketResponse:
         """Return an open WebSocket; a server that is busy is asked again, some times."""
@@ -264,12 +264,12 @@ class NodeSession:
         while True:
             failures += 1
             try:
-                return await self._upgraded(url, headers)
+                return await self._upgrade(url, headers)
             except aiohttp.WSServerHandshakeError as error:
                 if error.status == NOT_FOUND:
                     raise NotFound(what=url) from error
                 if error.status in DENIED:
-                    raise denied(url, error.status, headers, is_write=is_push) from error
+                    raise denial(url, error.status, headers, is_write=is_push) from error
                 if error.status not in BUSY_STATUSES or failures > BUSY_RETRIES:
                     why = WHY.get(error.status, f"status {error.status}")
                     raise Unavailable(what=url, why=why) from error
@@ -278,7 +278,7 @@ class NodeSession:
                 raise Unavailable(what=url, why=str(error) or "no answer in time") from error
             await asyncio.sleep(pause)
 
-    async def _upgraded(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
+    async def _upgrade(self, url: str, headers: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await self._http().ws_connect(
                 url,
@@ -307,8 +307,8 @@ class NodeSession:
 
 
 @contextmanager
-def connected(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
-    """Yield the client's end of an exchange over a connection of its own, as `NodeSession.exchange` does."""
+def connect(url: str, table: Table, headers: Mapping[str, str]) -> Iterator[Connection]:
+    """Yield the client's end of an exchange over its own connection, as `NodeSession.exchange` does."""
     with NodeSession() as session, session.exchange(url, table, headers) as connection:
         yield connection
 

@@ -66,7 +66,7 @@ class Side(Enum):
 
 
 class ExchangeState(Enum):
-    """What was said last."""
+    """The last message."""
 
     START = auto()
     REQUESTED = auto()
@@ -113,7 +113,7 @@ class TransferRefused(InvalidInput):
         return f"the other node refused: {why}"
 
     def advice(self) -> str:
-        """Return what to do."""
+        """Return the remedy."""
         if isinstance(self.fault, Internal) and self.fault.phase is Phase.PUSH_TARGET:
             return NO_TARGET
         return ADVICE.get(type(self.fault), "")

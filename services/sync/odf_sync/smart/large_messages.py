@@ -38,19 +38,19 @@ M = TypeVar("M", bound=Message)
 
 
 def archive_bytes(plan: TransferPlan) -> int:
-    """Return how long the archive with the blocks of a plan may be."""
+    """Return the greatest size in bytes of an archive with the blocks of a plan."""
     raw = plan.bytes_in_raw_blocks
     return raw + raw // INCOMPRESSIBLE + ENTRY_BYTES * plan.num_blocks
 
 
 def message_bytes(plan: TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
-    """Return how long the message with the blocks of a plan may be, up to `most` bytes."""
+    """Return the greatest size in bytes of the message with the blocks of a plan, up to `most`."""
     archive = archive_bytes(plan)
     return min(most, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
 
 
 def seconds_for(size: int) -> float:
-    """Return how long a large message of this size may take."""
+    """Return the seconds that a large message of this size may take."""
     return FIRST_SECONDS + size / BYTES_PER_SECOND
 
 

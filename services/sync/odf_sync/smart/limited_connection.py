@@ -1,4 +1,4 @@
-"""How many bytes a client receives of a message: none may be longer than what was asked for can be.
+"""Limits on the bytes that a client receives of a message: none may be longer than the expected answer can be.
 
 A message is in memory as a whole, several times, before it can be read. What the other side has announced decides how
 long the next one may be. The server limits what it receives likewise (`odf_sync.http.connections`).
@@ -16,7 +16,7 @@ LISTED_BYTES: Final = 4096  # of an object in the answer to a list: of a signed 
 
 
 def answer_bytes(message: Message) -> int:
-    """Return how long the answer to a message may be, and what comes before the next message is sent."""
+    """Return the greatest size of the answer to a message, and of what comes before the next message is sent."""
     count = len(message.object_files) if isinstance(message, DownloadsRequest | UploadsRequest) else 0
     return SMALL_BYTES + LISTED_BYTES * count
 
@@ -30,7 +30,7 @@ class LimitedConnection(asyncio.Protocol):
         self._inner = cast("asyncio.Protocol", transport.get_protocol())
         self._most = self._left = SMALL_BYTES
         self.excess = ""
-        """Why the connection was lost, if more came."""
+        """The reason why the connection was lost, if more came."""
         transport.set_protocol(self)
 
     def limit(self, most: int) -> None:

@@ -84,11 +84,11 @@ def _compact(plain: object) -> str:
 
 def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
     """Return the message, as that of the `candidates` whose form the JSON has; raises `InvalidInput`."""
-    plain = _parsed(text)
+    plain = _parse(text)
     forms = {_form(kind): kind for kind in candidates}
     for form, kind in sorted(forms.items(), reverse=True):  # an empty form fits everything: last
         if form in plain or not form:
-            return _decoded(kind, plain)
+            return _decode(kind, plain)
     raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
 
 
@@ -106,7 +106,7 @@ def around_places(kind: type[DownloadsReply | UploadsReply]) -> tuple[str, str]:
 
 
 def places(items: Iterable[Download | Upload]) -> str:
-    """Return what a message says about objects, as it is in JSON, without a comma at either end."""
+    """Return a message's part about objects as JSON, without a comma at either end."""
     return ",".join(_compact(_plain(item)) for item in items)
 
 
@@ -127,7 +127,7 @@ def _form(kind: type[Message]) -> str:
     return required[0] if required else ""
 
 
-def _decoded(kind: type[Message], plain: Mapping[str, object]) -> Message:
+def _decode(kind: type[Message], plain: Mapping[str, object]) -> Message:
     if kind is Refusal:
         return Refusal(fault=_fault(plain["Err"]))
     if kind in (UploadsRunning, UploadsComplete):
@@ -151,7 +151,7 @@ def _is_result(kind: type[Message]) -> bool:
     return getattr(kind, "is_result", False)
 
 
-def _parsed(text: str) -> Mapping[str, object]:
+def _parse(text: str) -> Mapping[str, object]:
     """Return the JSON object; its payload, a long list of numbers, is converted apart, and objects as they are read."""
     match = _PAYLOAD.search(text)
     payload = b""
@@ -222,7 +222,7 @@ def _plain(value: object) -> object:
 
 
 def _is_written(field: Field[Any], value: object) -> bool:
-    """Return whether others know a field, or it has a value."""
+    """Return whether to encode a field: always if the specification has it, else only with a value."""
     return dict(field.metadata) != EXTENSION or getattr(value, field.name) is not None
 
 

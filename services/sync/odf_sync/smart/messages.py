@@ -20,7 +20,8 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 VERSION_HEADER: Final = "x-odf-smtp-version"
 VERSION: Final = 1
-# Of the server's answer to the upgrade for a push: uploads that were cut off are continued, also of archives of blocks.
+# Of the server's answer to the upgrade for a push: uploads that were interrupted are continued, even of archives of
+# blocks.
 CONTINUES_HEADER: Final = "odf-continued-uploads"
 CONTINUES: Final = "1"
 # Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
@@ -44,7 +45,7 @@ EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is
 
 
 class ObjectType(StrEnum):
-    """What an object file is."""
+    """The kind of an object file."""
 
     DATA_SLICE = "DataSlice"
     CHECKPOINT = "Checkpoint"
@@ -55,13 +56,13 @@ class ObjectType(StrEnum):
         return ObjectKind.DATA if self is ObjectType.DATA_SLICE else ObjectKind.CHECKPOINT
 
     @classmethod
-    def of(cls, kind: ObjectKind) -> "ObjectType":
+    def for_kind(cls, kind: ObjectKind) -> "ObjectType":
         """Return the type of the objects in a folder."""
         return cls.DATA_SLICE if kind is ObjectKind.DATA else cls.CHECKPOINT
 
 
 class DatasetVisibility(StrEnum):
-    """Who may read a dataset that a push creates."""
+    """The readers of a dataset that a push creates."""
 
     PRIVATE = "Private"
     PUBLIC = "Public"
@@ -86,7 +87,7 @@ class Phase(StrEnum):
 
 
 class PullStrategy(StrEnum):
-    """How an object is fetched."""
+    """The way in which an object is fetched."""
 
     HTTP_DOWNLOAD = "HttpDownload"
 
@@ -100,7 +101,7 @@ class PushStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """What the blocks of a range and the objects that they name amount to, whether the receiver has them or not."""
+    """Totals of the blocks of a range and of the objects that they name, whether the receiver has them or not."""
 
     num_blocks: int = 0
     num_objects: int = 0
@@ -151,7 +152,7 @@ class HttpHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferUrl:
-    """Where an object is fetched from or sent to."""
+    """The URL from which an object is fetched, or to which it is sent."""
 
     url: str
     headers: tuple[HttpHeader, ...] = ()
@@ -171,7 +172,7 @@ class TransferUrl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """How to fetch an object."""
+    """The download of an object."""
 
     object_file: ObjectFile
     pull_strategy: PullStrategy = PullStrategy.HTTP_DOWNLOAD
@@ -180,7 +181,7 @@ class Download:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """How to send an object; `upload_to` is None if the receiver has it."""
+    """The upload of an object; `upload_to` is None if the receiver has it."""
 
     object_file: ObjectFile
     push_strategy: PushStrategy
@@ -225,7 +226,7 @@ class DownloadsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadsReply:
-    """Where the objects can be fetched, in the order asked."""
+    """The downloads of the objects, in the order of the request."""
 
     object_transfer_strategies: tuple[Download, ...]
 
@@ -271,7 +272,7 @@ class UploadsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadsReply:
-    """Where the objects are to be sent."""
+    """The uploads of the objects."""
 
     is_result: ClassVar = True
     object_transfer_strategies: tuple[Upload, ...]

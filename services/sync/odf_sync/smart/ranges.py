@@ -29,13 +29,13 @@ class Range:
 
 
 def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
-    """Return whether a block is in the chain of `head`, also if it is `head`."""
+    """Return whether a block is in the chain of `head`, even if it is `head`."""
     # Without `has` a walk to an unknown block would fail as if the chain were damaged.
     return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
 
 
 def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
-    """Return what a range amounts to."""
+    """Return the totals of a range."""
     count = _Count()
     for _ in count.through(blocks.links(read)):
         pass

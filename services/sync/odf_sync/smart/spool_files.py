@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from odf_common.adapters.local.faults import guarded, translated
+from odf_common.adapters.local.faults import translate_os_errors, translating_os_errors
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import BlobStore, scratch_folder
 from odf_sync.smart.archive import PIECE_BYTES, ArchivedBlock, occurs_twice
@@ -15,14 +15,14 @@ from odf_sync.smart.archive import PIECE_BYTES, ArchivedBlock, occurs_twice
 def spool_file(blobs: BlobStore) -> BinaryIO:
     """Open an empty file without a name, which is removed when it is closed; raises `StorageUnavailable`."""
     # The file outlives its folder and its name, so a killed process leaves nothing to clean up.
-    with translated(), scratch_folder(blobs) as folder:
+    with translate_os_errors(), scratch_folder(blobs) as folder:
         return TemporaryFile(dir=folder)
 
 
 class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBlocks"]):
     """Blocks by hash, in the order in which they came; their bytes are in a file until they are asked for."""
 
-    @guarded
+    @translating_os_errors
     def __init__(self, file: BinaryIO, blocks: Iterable[ArchivedBlock]) -> None:
         """Write blocks to a file, which is closed with this; raises `StorageUnavailable`.
 
@@ -54,14 +54,14 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
         """Return the bytes of a block; raises `KeyError`."""
         return self._sizes[self._numbers[name.raw]]
 
-    @guarded
+    @translating_os_errors
     def __getitem__(self, name: Multihash) -> bytes:
         """Return the bytes of a block; raises `KeyError`."""
         number = self._numbers[name.raw]
         self._file.seek(self._starts[number])
         return self._file.read(self._sizes[number])
 
-    @guarded
+    @translating_os_errors
     def signature(self, name: Multihash) -> bytes | None:
         """Return the signature of a block, None if it has none; raises `KeyError`."""
         number = self._numbers[name.raw]

@@ -1,4 +1,4 @@
-"""Which datasets of this node have locations to pull from and push to, by the names that users give."""
+"""Datasets of this node that have locations to pull from and push to, by the names that users give."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class AliasChange:
             if isinstance(parse_ref_remote(location), Url):
                 require_pushable(location)
 
-    def applied(self, aliases: RemoteAliases) -> RemoteAliases:
+    def apply(self, aliases: RemoteAliases) -> RemoteAliases:
         """Return the aliases after the change; raises `NotFound` if one that is deleted does not exist."""
         for location in self.add_pull:
             aliases = aliases.with_pull(location)
@@ -58,7 +58,7 @@ class AliasChange:
         return aliases
 
 
-def listed(
+def list_aliases(
     datasets: NodeDatasets, refs: Iterable[str], *, recursive: bool, is_strict: bool = False
 ) -> tuple[tuple[CatalogEntry, RemoteAliases], ...]:
     """Return datasets that have aliases; all of them without `refs`, else those named and, if recursive, their inputs.
@@ -89,10 +89,10 @@ def change(
             repositories.find(named.repo)
     entry = require_entry(datasets.catalog, ref)
 
-    def changed(aliases: RemoteAliases) -> RemoteAliases:
-        return requested.applied(_without_secrets(aliases))
+    def apply_change(aliases: RemoteAliases) -> RemoteAliases:
+        return requested.apply(_without_secrets(aliases))
 
-    return entry, change_aliases(datasets.blobs, entry.dataset_id, changed)
+    return entry, change_aliases(datasets.blobs, entry.dataset_id, apply_change)
 
 
 def _without_secrets(aliases: RemoteAliases) -> RemoteAliases:

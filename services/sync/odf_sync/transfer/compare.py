@@ -1,4 +1,4 @@
-"""Which blocks of a repository's chain are missing locally (wire-facts §8.2, pull algorithm)."""
+"""Blocks of a repository's chain that are missing locally (wire-facts §8.2, pull algorithm)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged,
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock
-from odf_common.errors import Conflict, counted
+from odf_common.errors import Conflict, count_of
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import RemoteDataset
 from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlock, RemoteBlocks
@@ -28,8 +28,8 @@ class ChainsDiverged(Conflict):
     blocks_there: int
 
     def __str__(self) -> str:
-        """Return how many blocks each chain has of its own, and after which one."""
-        here, there = counted(self.blocks_here, "block"), counted(self.blocks_there, "block")
+        """Return the number of blocks that only one of the chains has, for each, and the last common block."""
+        here, there = count_of(self.blocks_here, "block"), count_of(self.blocks_there, "block")
         if self.common_block is None:
             none = "has no block in common with the local one"
             return f"the chain at {self.repository} {none}: {there} there, {here} here"
@@ -51,18 +51,18 @@ class LocalAhead(Conflict):
     blocks: int
 
     def __str__(self) -> str:
-        """Return how far ahead it is."""
-        return f"the local chain is ahead: it has {counted(self.blocks, 'block')} more than that at {self.repository}"
+        """Return the number of blocks that it is ahead."""
+        return f"the local chain is ahead: it has {count_of(self.blocks, 'block')} more than that at {self.repository}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingBlocks:
-    """What is missing locally: the blocks after `common`, the last block that both have, oldest first."""
+    """The locally missing blocks: those after `common`, the last block that both have, oldest first."""
 
     common: Multihash | None
     blocks: RemoteBlocks
     ahead: int = 0
-    """How many more blocks the local chain has, if it is that of the repository and continues."""
+    """The number of further blocks of the local chain, if it continues that of the repository."""
 
 
 def missing_blocks(
@@ -74,7 +74,7 @@ def missing_blocks(
     may_diverge: bool = False,
     spool: BinaryIO | None = None,
 ) -> MissingBlocks:
-    """Return what the local chain lacks; no blocks if it has all of them. They are kept in `spool`, if it is given.
+    """Return the blocks that the local chain lacks. They are kept in `spool`, if it is given.
 
     Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
     and `InvalidInput` for a chain that is too large.
@@ -89,7 +89,7 @@ def missing_blocks(
         raise ChainsDiverged(
             repository=there.url, common_block=common, blocks_here=relation.ours, blocks_there=relation.theirs
         )
-    names = fetched.fetched(_only_there(relation))
+    names = fetched.fetched_names(_only_there(relation))
     return MissingBlocks(
         common=common_block(relation, here, head),
         blocks=RemoteBlocks(fetched, names[::-1]),
@@ -100,7 +100,7 @@ def missing_blocks(
 def compare_with(
     there: RemoteDataset, read_here: ReadBlock, here: Multihash, spool: BinaryIO | None = None
 ) -> tuple[Comparison, Multihash | None]:
-    """Return how a local chain relates to that of a repository, and the last block that both have."""
+    """Return the relation of a local chain to a repository's, and the last common block."""
     head = there.head()
     fetched = BlockSpool(there, after=here, file=spool)
     try:
@@ -111,7 +111,7 @@ def compare_with(
 
 
 def _only_there(relation: Comparison) -> int:
-    """Return how many blocks only the other chain has: the comparison reads them first, newest to oldest."""
+    """Return the number of blocks that only the other chain has: the comparison reads them first, newest to oldest."""
     match relation:
         case Behind(blocks=count) | Diverged(theirs=count):
             return count

@@ -87,7 +87,7 @@ def check_identity(catalog: Catalog, dataset: DatasetId, alias: str) -> None:
 
 
 def commit(datasets: NodeDatasets, replies: Replies, state: ChainState, copy: LocalCopy) -> None:
-    """Have the coordinator admit the chain; if its reply is lost, the reference shows the outcome.
+    """Ask the coordinator to admit the chain; if its reply is lost, the reference shows the outcome.
 
     Raises `HeadMoved`, `Refused` and `Unavailable`, and `AlreadyExists` if a new dataset has just got another name.
     """

@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.memory import max_decoded_bytes
 from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_of_event
@@ -45,7 +45,7 @@ class ObjectDiffers(VerificationFailed):
     repository: str
 
     def __str__(self) -> str:
-        """Return which object it is, and what it is instead."""
+        """Return the object, and its actual hash or size."""
         declared = f"what block {self.sequence_number} ({self.block}) declares"
         return f"{self.object} at {self.repository} is not {declared}, but {self.actual}"
 
@@ -60,7 +60,7 @@ class RecordsRefused(VerificationFailed):
     why: str
 
     def __str__(self) -> str:
-        """Return which slice it is, and what is wrong with its records."""
+        """Return the slice, and the fault of its records."""
         block = f"block {self.sequence_number} ({self.block})"
         return f"{self.object} at {self.repository}, which {block} declares, has wrong records: {self.why}"
 
@@ -121,7 +121,7 @@ def by_object(declared: Iterable[RemoteObject]) -> tuple[tuple[RemoteObject, ...
     return tuple(tuple(group) for group in declarations.values())
 
 
-@guarded
+@translating_os_errors
 def fetch(
     blobs: BlobStore,
     there: RemoteDataset,
@@ -133,7 +133,7 @@ def fetch(
 ) -> None:
     """Store one object, unless it exists, if it matches all blocks that declare it, or its file does.
 
-    A download that is cut off leaves its bytes in `folder`, where the next one finds them.
+    A download that is interrupted leaves its bytes in `folder`, where the next one finds them.
 
     Raises `ObjectDiffers`, `RecordsRefused`, and the repository's errors.
     """
@@ -153,7 +153,7 @@ def fetch(
             raise
 
 
-@guarded
+@translating_os_errors
 def check_stored(blobs: BlobStore, source: str, dataset: DatasetId, declared: Sequence[RemoteObject]) -> None:
     """Raise `NotFound`, `ObjectDiffers` or `RecordsRefused` unless an object from `source` is stored as declared."""
     first = declared[0]
@@ -222,16 +222,16 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
             table = read_foreign_slice(file, records, MAX_SLICE_BYTES)
             actual = logical_hash(table)
         except OdfError as error:
-            raise _refused(source, slices[0][0], str(error)) from error
+            raise _refusal(source, slices[0][0], str(error)) from error
         for obj, data in slices:
             if actual != data.logical_hash:
                 why = f"records hash to {actual}, but {data.logical_hash} is declared"
-                raise _refused(source, obj, why)
+                raise _refusal(source, obj, why)
             try:
                 schema = None if obj.schema is None else schema_of_event(obj.schema)
                 check_records(table, data.offset_interval, schema, obj.system_time)
             except OdfError as error:
-                raise _refused(source, obj, str(error)) from error
+                raise _refusal(source, obj, str(error)) from error
 
 
 def _differs(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
@@ -244,7 +244,7 @@ def _differs(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
     )
 
 
-def _refused(source: str, obj: RemoteObject, why: str) -> RecordsRefused:
+def _refusal(source: str, obj: RemoteObject, why: str) -> RecordsRefused:
     return RecordsRefused(
         object=f"{obj.kind}/{obj.name}",
         block=str(obj.block),

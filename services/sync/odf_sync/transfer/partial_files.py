@@ -1,4 +1,4 @@
-"""Transfers in progress: one that was cut off is continued by the next attempt, also of another process."""
+"""Transfers in progress: one that was interrupted is continued by the next attempt, even of another process."""
 
 import contextlib
 import errno
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 import structlog
 
 from odf_common.adapters.local.durable import is_same_file
-from odf_common.adapters.local.faults import guarded_methods, translated
+from odf_common.adapters.local.faults import guarded_methods, translate_os_errors
 from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
@@ -77,7 +77,7 @@ def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
 
     A file of its own is removed afterwards, since no attempt would find it, and an empty one.
     """
-    with _opened(folder, str(name), UNBUFFERED) as (path, file):
+    with _open(folder, str(name), UNBUFFERED) as (path, file):
         yield PartialFile(path, file)
 
 
@@ -85,7 +85,7 @@ def partial_file(folder: Path, name: object) -> Iterator[PartialFile]:
 def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]:
     """Yield the partial file of an object, None while another transfer writes that; an empty one is removed."""
     path = folder / str(name)
-    with translated(path):
+    with translate_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         handle = locked_by_name(path, os.O_CREAT)
     if handle is None:
@@ -99,7 +99,7 @@ def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]
 def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
     """Yield a file for blocks from a URL, with those that an interrupted attempt left; other outcomes remove it."""
     name = f"blocks-{hashlib.sha3_256(url.encode()).hexdigest()}"
-    with _opened(folder, name) as (path, file):
+    with _open(folder, name) as (path, file):
         try:
             yield file
         except OdfError as error:
@@ -108,15 +108,15 @@ def kept_blocks(folder: Path, url: str) -> Iterator[BinaryIO]:
             raise
         except OSError:  # such as of a full disk: others need the space
             path.unlink(missing_ok=True)
-            with translated(path):
+            with translate_os_errors(path):
                 raise
         path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _opened(folder: Path, name: str, buffering: int = -1) -> Iterator[tuple[Path, BinaryIO]]:
+def _open(folder: Path, name: str, buffering: int = -1) -> Iterator[tuple[Path, BinaryIO]]:
     path = folder / name
-    with translated(path):
+    with translate_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
         handle = locked_by_name(path, os.O_CREAT)
         is_shared = handle is not None

@@ -1,4 +1,4 @@
-"""Private datasets stay private when they are copied, also where datasets are public by default."""
+"""Private datasets stay private when they are copied, even where datasets are public by default."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -28,7 +28,7 @@ class Step:
     is_private: bool = False
     """The dataset is private here from now on, since it may be so there, or comes from what is private here.
 
-    Of a push, in the first step: it is private here, and goes where whoever can read that folder or bucket can read it.
+    Push, in the first step: the dataset is private on this node, and all readers of the target can read it there.
     """
     target: str = ""
     """Of a push: where it went, as the user named it."""

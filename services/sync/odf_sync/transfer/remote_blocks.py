@@ -1,7 +1,7 @@
 """Blocks of a repository: fetched once, many in one response where the repository can, and kept in a file.
 
 A chain may be longer than memory, so only the position of each block in that file is held. The file is a pack: what
-an attempt that was cut off has left in it is not fetched again, by its hash.
+an attempt that was interrupted has left in it is not fetched again, by its hash.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from odf_common.codec.flatbuffers import DecodedBlock, block_hash
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.repositories import RemoteDataset
-from odf_sync.repositories.pack_format import LENGTH_BYTES, blocks_in, framed
+from odf_sync.repositories.pack_format import LENGTH_BYTES, blocks_in, frame_block
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES
 
 BYTES_LIMIT: Final = 16 * 1024**3  # of all blocks; a chain with more is refused
@@ -52,13 +52,13 @@ class BlockSpool:
     def read(self, name: Multihash) -> bytes:
         """Return a block's bytes, which need not match its name; raises the errors of the repository."""
         if name not in self._places:
-            self._keep(name, self._fetched(name))
+            self._keep(name, self._fetch(name))
         self._asked.setdefault(name)
         start, length = self._places[name]
         self._file.seek(start)
         return self._file.read(length)
 
-    def fetched(self, count: int) -> tuple[Multihash, ...]:
+    def fetched_names(self, count: int) -> tuple[Multihash, ...]:
         """Return the names of the blocks that were asked for first, in that order."""
         return tuple(self._asked)[:count]
 
@@ -69,7 +69,7 @@ class BlockSpool:
         self._pack = iter(())
 
     def _find(self) -> None:
-        """Take in what the file has; one that was cut off ends within a block."""
+        """Take in what the file has; one that was interrupted ends within a block."""
         self._file.seek(0)
         chunks = iter(partial(self._file.read, CHUNK_BYTES), b"")
         with suppress(InvalidInput):
@@ -88,10 +88,10 @@ class BlockSpool:
         if len(self._places) >= COUNT_LIMIT:
             raise InvalidInput(text=f"the chain has more than {COUNT_LIMIT} blocks", where=self._there.url)
         self._file.seek(self._size)
-        self._file.write(framed(raw))
+        self._file.write(frame_block(raw))
         self._note(name, raw)
 
-    def _fetched(self, name: Multihash) -> bytes:
+    def _fetch(self, name: Multihash) -> bytes:
         """Return the next block of the pack if that is the one, else of a new pack, else the single block."""
         raw = self._next_of_pack(name)
         if raw is None and self._may_have_packs:

@@ -59,14 +59,14 @@ class Deliveries:
         self._states = states
         self._node_key = node_key
 
-    def look(self, hook: Webhook) -> Look | None:
-        """Return what to post, stored with an id of its own; None if the webhook has ended.
+    def next_delivery(self, hook: Webhook) -> Look | None:
+        """Return the delivery to post, stored with its own id; None if the webhook has ended.
 
         The newest event replaces one that is pending. Raises `OdfError` while that cannot be decided.
         """
         entry = self._catalog.by_id(hook.dataset)
         if entry is None:
-            return self._gone(hook)
+            return self._deletion_event(hook)
         state = self._states.current(hook.dataset)
         if state is None or HookEvent.HEAD not in hook.events:
             return self._without_event(hook)
@@ -78,7 +78,7 @@ class Deliveries:
         return signed_headers(hook.url, body, self.signer(hook), created=self.clock.now().ms // SECOND_MS)
 
     def signer(self, hook: Webhook) -> Signer:
-        """Return what signs for a webhook."""
+        """Return the signer of a webhook."""
         return (
             KeySigner(self._node_key())
             if hook.secret is None
@@ -101,7 +101,7 @@ class Deliveries:
             return None
         if outcome.error:
             spread = random.uniform(-1, 1)  # noqa: S311 - not for security
-            delivery = delivery.failed(now, outcome.error, spread=spread, pause_ms=outcome.pause_ms)
+            delivery = delivery.after_failure(now, outcome.error, spread=spread, pause_ms=outcome.pause_ms)
             log.warning(
                 "webhook not delivered",
                 webhook=hook.id,
@@ -111,7 +111,7 @@ class Deliveries:
                 next_ms=delivery.next_ms,
             )
         else:
-            delivery = delivery.delivered(now)
+            delivery = delivery.after_success(now)
             log.debug(
                 "webhook delivered",
                 webhook=hook.id,
@@ -123,9 +123,9 @@ class Deliveries:
         if delivery.event is HookEvent.GONE and (not outcome.error or delivery.is_hopeless):
             self._end(hook)
             return None
-        return self._saved(hook)
+        return self._save(hook)
 
-    def _gone(self, hook: Webhook) -> Look | None:
+    def _deletion_event(self, hook: Webhook) -> Look | None:
         if HookEvent.GONE not in hook.events:
             self._end(hook)
             return None
@@ -136,7 +136,7 @@ class Deliveries:
         """Withdraw a pending event: it says that the dataset is gone, and the dataset has been pulled again."""
         if not hook.delivery.is_pending:
             return Look(hook=hook)
-        saved = self._saved(replace(hook, delivery=hook.delivery.withdrawn()))
+        saved = self._save(replace(hook, delivery=hook.delivery.withdrawn()))
         return None if saved is None else Look(hook=saved)
 
     def _with_event(
@@ -144,7 +144,7 @@ class Deliveries:
     ) -> Look | None:
         if not hook.delivery.names(event, head):
             delivery = hook.delivery.with_event(event, head, event_id=str(uuid.uuid4()))
-            saved = self._saved(replace(hook, delivery=delivery))
+            saved = self._save(replace(hook, delivery=delivery))
             if saved is None:
                 return None
             hook = saved
@@ -153,7 +153,7 @@ class Deliveries:
         body = {"id": hook.delivery.event_id, "event": event.value, **facts}
         return Look(hook=hook, body=json.dumps(body).encode())
 
-    def _saved(self, hook: Webhook) -> Webhook | None:
+    def _save(self, hook: Webhook) -> Webhook | None:
         return hook if self.store.save_delivery(hook) else None
 
     def _end(self, hook: Webhook) -> None:

@@ -117,7 +117,7 @@ class WebhookSender:
 
     async def _advance(self, hook: Webhook, session: aiohttp.ClientSession) -> Webhook | None:
         """Attempt to deliver the newest event if there is one; return the webhook after that, None if it ended."""
-        look = await self._in_thread(self._deliveries.look, hook)
+        look = await self._in_thread(self._deliveries.next_delivery, hook)
         if look is None or look.body is None:
             return None if look is None else look.hook
         headers = await self._in_thread(self._deliveries.headers, look.hook, look.body)
@@ -202,7 +202,7 @@ async def _wait(bell: Bell, seconds: float) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return why there was no answer."""
+    """Return the reason why there was no answer."""
     match error:
         case AddressForbidden():
             return with_advice(error)

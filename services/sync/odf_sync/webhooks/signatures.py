@@ -24,7 +24,7 @@ class Signer(Protocol):
 
     @property
     def key_id(self) -> str:
-        """Return what names the key."""
+        """Return the name of the key."""
 
     @property
     def algorithm(self) -> str:

@@ -15,7 +15,7 @@ MAX_ERROR_CHARACTERS: Final = 300
 
 
 class HookEvent(StrEnum):
-    """What a webhook reports."""
+    """The event that a webhook reports."""
 
     HEAD = "head"
     """The head has moved."""
@@ -41,7 +41,7 @@ class Delivery:
     """The same in each attempt; empty before the first event."""
     event: HookEvent = HookEvent.HEAD
     head: str = ""
-    """Where the head was, as in `refs/head`."""
+    """The former head, as in `refs/head`."""
     is_pending: bool = False
     failures: int = 0
     """Attempts since the last success."""
@@ -50,7 +50,7 @@ class Delivery:
     delivered_ms: int | None = None
     """The last success, of any event."""
     error: str = ""
-    """Why the last attempt failed; empty after a success."""
+    """The reason why the last attempt failed; empty after a success."""
 
     @property
     def state(self) -> DeliveryState:
@@ -77,11 +77,11 @@ class Delivery:
         """Return the state without an event."""
         return replace(self, event_id="", is_pending=False, failures=0, next_ms=0, error="")
 
-    def delivered(self, now_ms: int) -> Self:
+    def after_success(self, now_ms: int) -> Self:
         """Return the state after a success."""
         return replace(self, is_pending=False, failures=0, next_ms=0, delivered_ms=now_ms, error="")
 
-    def failed(self, now_ms: int, error: str, *, spread: float, pause_ms: int = 0) -> Self:
+    def after_failure(self, now_ms: int, error: str, *, spread: float, pause_ms: int = 0) -> Self:
         """Return the state after a failure; `spread` between -1 and 1 is random, `pause_ms` what the receiver asks for.
 
         The receiver is not retried earlier, unless it asks for more than the longest delay.
@@ -101,7 +101,7 @@ class Outcome:
     """The outcome of an attempt."""
 
     error: str = ""
-    """Why it failed; empty for a success."""
+    """The reason why it failed; empty for a success."""
     pause_ms: int = 0
     """The delay that the receiver requests (`Retry-After`)."""
     is_unwanted: bool = False

@@ -33,7 +33,7 @@ class WebhooksUnreadable(Damaged):
     file: str = FILE
 
     def advice(self) -> str:
-        """Return what the user can do."""
+        """Return the remedy."""
         return f"stop the node, restore {FILE} from a backup, or move it away: all webhooks are then gone"
 
 

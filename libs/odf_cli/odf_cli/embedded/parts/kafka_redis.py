@@ -102,7 +102,7 @@ def _redis_version(server: str) -> int:
 
 
 def redis_part(home: Path, port: int, environment: Mapping[str, str], *, prefix: str = "") -> PartSpec:
-    """Return how to run Redis; its data and configuration are in the home's folder `redis`.
+    """Return the process of Redis; its data and configuration are in the home's folder `redis`.
 
     Clients have to authenticate, and then may use the node's commands and keys only.
     """
@@ -137,7 +137,7 @@ def kafka_part(
     prefix: str = "",
     archive_at_exit: Path | None = None,
 ) -> PartSpec:
-    """Return how to run Kafka: broker and controller in one process; its data is in the home's folder `kafka`.
+    """Return the process of Kafka: broker and controller in one process; its data is in the home's folder `kafka`.
 
     `ports`: of `kafka-sasl` and `kafka-controller`, where all clients authenticate, and of `kafka`, if producers may
     publish without credentials. With `archive_at_exit` it archives the loaded classes there on exit, which halves the
@@ -220,7 +220,7 @@ def embedded_folder() -> Path:
 
 
 def kafka_folder() -> Path:
-    """Return where Kafka's jars are installed."""
+    """Return the folder of Kafka's jars."""
     return Path(sys.prefix) / "share" / "odf" / "kafka"
 
 

@@ -20,7 +20,7 @@ def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
     excerpt: list[str] = []
     messages: list[str] = []  # the same without timestamps
     for line in text.splitlines()[-MAX_LINES_READ:]:
-        for time, message in _rendered(line):
+        for time, message in _render(line):
             if time and message in messages:  # a repeated line is shown once, at its last occurrence
                 index = messages.index(message)
                 del messages[index], excerpt[index]
@@ -31,10 +31,10 @@ def log_excerpt(text: str, lines: int = EXCERPT_LINES) -> tuple[str, ...]:
 
 def readable(text: str) -> tuple[str, ...]:
     """Return the lines of a log without JSON and stack frames, each in full."""
-    return tuple(f"{time}{message}" for line in text.splitlines() for time, message in _rendered(line))
+    return tuple(f"{time}{message}" for line in text.splitlines() for time, message in _render(line))
 
 
-def _rendered(line: str) -> Iterable[tuple[str, str]]:
+def _render(line: str) -> Iterable[tuple[str, str]]:
     """Iterate over (time, message) of a line; nothing for a line of a stack trace."""
     try:
         entry = json.loads(line)

@@ -42,7 +42,7 @@ REMEDIES: Final[Mapping[int | None, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSpec:
-    """How to run a part: `prepare` is awaited before each start."""
+    """The command and probes of a part: `prepare` is awaited before each start."""
 
     name: str
     command: tuple[str, ...]
@@ -87,7 +87,7 @@ class PartProcess:
                 problem = _why_ended(await self._once())
             # Python reports a thread that cannot be started as a RuntimeError.
             except (OSError, RuntimeError) as error:
-                is_started, (problem, remedy) = False, _described(error)
+                is_started, (problem, remedy) = False, _describe(error)
             if self._stopping:
                 return
             self._failures = 0 if time.monotonic() - begun > STEADY_SECONDS else self._failures + 1
@@ -219,8 +219,8 @@ def _why_ended(code: int | None) -> str | None:
     return f"its process was ended by signal {-code} ({signal.strsignal(-code)})"
 
 
-def _described(error: OSError | RuntimeError) -> tuple[str, str]:
-    """Return why a part could not be started, and what to do."""
+def _describe(error: OSError | RuntimeError) -> tuple[str, str]:
+    """Return the reason why a part could not be started, and the remedy."""
     number = error.errno if isinstance(error, OSError) else errno.EAGAIN
     file = error.filename if isinstance(error, OSError) else None
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)

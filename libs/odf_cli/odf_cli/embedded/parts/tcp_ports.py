@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local.durable import locked
+from odf_common.adapters.local.durable import lock_file
 from odf_common.errors import Conflict, OdfError, Unavailable
 
 FILE: Final = "ports.json"
@@ -34,7 +34,7 @@ class PortTaken(Conflict):
     port: int
 
     def advice(self) -> str:
-        """Return how to start anyway."""
+        """Return the way to start anyway."""
         return (
             f"stop the process that listens on {LOOPBACK}:{self.port}, or choose a new port with `odf up --new-ports` "
             "and tell producers and peers"
@@ -46,13 +46,13 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
 
     A port in use by another process is replaced; with `must_keep`, `PortTaken` is raised instead.
     """
-    remembered = _remembered(home)
+    remembered = _earlier_ports(home)
     chosen: dict[str, int] = {}
     claims = claims_folder()
     with ExitStack() as stack:
         with suppress(OdfError):  # such as for a folder of someone else: then a collision is only unlikely
-            stack.enter_context(locked(claims / "lock"))
-        taken = _claimed(claims) | set(remembered.values())
+            stack.enter_context(lock_file(claims / "lock"))
+        taken = _claimed_ports(claims) | set(remembered.values())
         for name in names:
             port = remembered.get(name, 0)
             if port in chosen.values() or not (port and is_free(port)):
@@ -68,7 +68,7 @@ def allocate(home: Path, names: Iterable[str], *, must_keep: bool = False) -> Ma
 
 
 def claims_folder() -> Path:
-    """Return where nodes of this user note the ports that they were given."""
+    """Return the folder in which nodes of this user claim their ports."""
     return Path(tempfile.gettempdir()) / f"odf-ports-{os.getuid()}"
 
 
@@ -93,7 +93,7 @@ def _another(taken: set[int]) -> int:
     raise Unavailable(what="a free port", why=f"none found between {FIRST_PORT} and {END_PORT}")
 
 
-def _claimed(folder: Path) -> set[int]:
+def _claimed_ports(folder: Path) -> set[int]:
     """Return the ports with a claim, and remove claims that are over."""
     ports: set[int] = set()
     with suppress(OSError):
@@ -105,7 +105,7 @@ def _claimed(folder: Path) -> set[int]:
     return ports
 
 
-def _remembered(home: Path) -> Mapping[str, int]:
+def _earlier_ports(home: Path) -> Mapping[str, int]:
     try:
         ports = json.loads((home / FILE).read_bytes())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -49,20 +49,20 @@ class Bulkheads:
     @contextmanager
     def method(self, method: str) -> Iterator[None]:
         """Count as a call of the method while the block runs; raises `Busy`."""
-        with self._place((method, ""), self._calls):
+        with self._occupy((method, ""), self._calls):
             yield
 
     @contextmanager
     def dataset(self, method: str, ref: str) -> Iterator[None]:
         """Count as a call of the method for a dataset while the block runs; raises `Busy`."""
         if ref:
-            with self._place((method, ref.lower()), self._calls_of_one):
+            with self._occupy((method, ref.lower()), self._calls_of_one):
                 yield
         else:
             yield
 
     @contextmanager
-    def _place(self, key: tuple[str, str], limit: int) -> Iterator[None]:
+    def _occupy(self, key: tuple[str, str], limit: int) -> Iterator[None]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._in_flight[key] < limit, self._timeout):
                 method, ref = key

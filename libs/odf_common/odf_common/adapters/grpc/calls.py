@@ -33,7 +33,7 @@ class Call:
     certificate_name: str = ""
     """Common name of the client's certificate, which the node's authority has signed; empty without TLS."""
     user_agent: str = ""
-    """What the client says it is, unverified."""
+    """The client's own name, unverified."""
 
 
 def dataset_in(request: object, reply: object = None) -> str:
@@ -62,7 +62,7 @@ def certificate_name(context: grpc.ServicerContext) -> str:
 
 
 def user_agent(context: grpc.ServicerContext) -> str:
-    """Return what the client says it is."""
+    """Return the client's own name."""
     metadata: Any = context.invocation_metadata() or ()
     return next((str(value) for key, value in metadata if key == USER_AGENT), "")
 

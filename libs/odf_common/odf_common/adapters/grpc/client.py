@@ -116,7 +116,7 @@ class ServiceSilent(Unavailable):
     """Whether pings got no answer either: it does not restart, which would have closed the connection."""
 
     def advice(self) -> str:
-        """Return where to find the cause."""
+        """Return the place of the cause."""
         return "`odf status` shows its state, and what to do"
 
 
@@ -148,7 +148,7 @@ def _options(user_agent: str = "") -> tuple[tuple[str, int | str], ...]:
             1000,
         ),  # by default a server's new address is seen after 30 s
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
-        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),  # also of what the kernel has sent
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),  # even of what the kernel has sent
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),  # else the next call meets the dead connection
         ("grpc.http2.max_pings_without_data", 0),  # no limit
@@ -190,7 +190,7 @@ def asyncio_channel(address: str, credentials: PeerCredentials = None) -> grpc.a
 
 
 @contextmanager
-def reached(
+def await_channel(
     what: str,
     address: str,
     timeout: float = RESTART_TIMEOUT_SECONDS,

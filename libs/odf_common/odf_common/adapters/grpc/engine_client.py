@@ -324,7 +324,7 @@ class EngineClient:
 
         Raises `QueryNotWanted` once `is_wanted` returns False, and `QueryTooSlow` if the query runs longer than `most`
         seconds after the engine started it. A healthy engine sends a message every second, so a silent one has
-        failed for good.
+        failed permanently.
         """
         silence = self._silence if silence is None else silence
         watchdog = Watchdog(silence, call.cancel)

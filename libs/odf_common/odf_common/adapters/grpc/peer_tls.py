@@ -11,7 +11,7 @@ from odf_common.adapters.tls import ClientTls
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTls:
-    """A certificate, its key, and the authority that signs those of all peers; in PEM."""
+    """A certificate, its key, and the authority that signs all peers' certificates; in PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)

@@ -201,29 +201,27 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
         )
 
     def _single(self, call: Single, method: str) -> Single:
-        def guarded(request: Any, context: grpc.ServicerContext) -> Any:
-            with self._admitted(request, context, method) as admitted:
+        def handle(request: Any, context: grpc.ServicerContext) -> Any:
+            with self._admit(request, context, method) as admitted:
                 admitted.reply = call(admitted.request, context)
                 return admitted.reply
 
-        return guarded
+        return handle
 
     def _streaming(self, call: Streaming, method: str) -> Streaming:
-        def guarded(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-            with self._admitted(request, context, method) as admitted:
+        def handle(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with self._admit(request, context, method) as admitted:
                 yield from call(admitted.request, context)
 
-        return guarded
+        return handle
 
     @contextmanager
-    def _admitted(
-        self, request: Any, context: grpc.ServicerContext, method: str
-    ) -> Iterator["_CallInFlight"]:
+    def _admit(self, request: Any, context: grpc.ServicerContext, method: str) -> Iterator["_CallInFlight"]:
         """Yield the request once it is admitted; the first part of a stream names its dataset."""
         admitted = _CallInFlight(request)
         with (
-            _translated(context, method, admitted),
-            self._noted(admitted, context, method),
+            _translate_errors(context, method, admitted),
+            self._report_call(admitted, context, method),
             self._bulkheads.method(method),
         ):
             parts = iter(request) if hasattr(request, "__next__") else None
@@ -234,7 +232,9 @@ class _Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
                 yield admitted
 
     @contextmanager
-    def _noted(self, admitted: "_CallInFlight", context: grpc.ServicerContext, method: str) -> Iterator[None]:
+    def _report_call(
+        self, admitted: "_CallInFlight", context: grpc.ServicerContext, method: str
+    ) -> Iterator[None]:
         """Pass the call on to `on_call` when it has ended."""
         error: BaseException | None = None
         try:
@@ -285,7 +285,9 @@ _MAKERS: Final[Mapping[tuple[bool, bool], Callable[..., Any]]] = {
 
 
 @contextmanager
-def _translated(context: grpc.ServicerContext, method: str, admitted: "_CallInFlight") -> Iterator[None]:
+def _translate_errors(
+    context: grpc.ServicerContext, method: str, admitted: "_CallInFlight"
+) -> Iterator[None]:
     try:
         with waiting_helps():
             yield
@@ -314,7 +316,7 @@ def _name_of(error: OdfError) -> str:
 
 
 def _status_of(error: BaseException | None, context: grpc.ServicerContext) -> grpc.StatusCode:
-    """Return how a call ends."""
+    """Return the status with which a call ends."""
     match error:
         case None:
             return grpc.StatusCode.OK

@@ -109,7 +109,7 @@ class KafkaTopics:
             self._create_missing([spec])
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Have `total` partitions; raises `InvalidInput` if the topic has more, `NotFound`."""
+        """Raise the number of partitions to `total`; raises `InvalidInput` if the topic has more, `NotFound`."""
         there = self.partitions(name)
         if total < there:
             text = f"topic {name} already has {there}, and Kafka cannot remove partitions"
@@ -153,7 +153,7 @@ class KafkaTopics:
 
     def list_names(self) -> Collection[str]:
         """Return the names of all topics of the cluster."""
-        return self._described()
+        return self._topic_names()
 
     def offsets_at(self, name: str, ms: int) -> Mapping[int, int]:
         """Return per partition where messages with this timestamp or a later one begin; raises `NotFound`."""
@@ -259,9 +259,9 @@ class KafkaTopics:
 
     def _refresh(self) -> None:
         """Refresh the client's metadata, which it would do automatically only every few minutes."""
-        self._described()
+        self._topic_names()
 
-    def _described(self) -> Collection[str]:
+    def _topic_names(self) -> Collection[str]:
         """Return the names of all topics."""
         try:
             metadata = self._admin.list_topics(timeout=ADMIN_TIMEOUT_SECONDS)
@@ -271,7 +271,7 @@ class KafkaTopics:
         return {name for name, topic in metadata.topics.items() if topic.error is None}
 
     def _create_missing(self, specs: Iterable[TopicSpec]) -> None:
-        there = self._described()
+        there = self._topic_names()
         missing = [spec for spec in specs if spec.name not in there]
         if missing and not self._policy.is_ours:
             raise missing_topics(missing)
@@ -323,7 +323,7 @@ def _client(cluster: KafkaCluster) -> "tuple[AdminClient, _Refusal]":
 
 
 class _Refusal:
-    """Why TLS or SASL failed last; a request's own error says only that there is no connection."""
+    """The reason of the last failure of TLS or SASL; a request's own error says only that there is no connection."""
 
     def __init__(self) -> None:
         self.why = ""

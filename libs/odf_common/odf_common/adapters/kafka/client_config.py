@@ -1,4 +1,4 @@
-"""How Kafka's clients are made and configured: low latency, no loss, no auto-created topics."""
+"""Configuration and construction of Kafka's clients: low latency, no loss, no auto-created topics."""
 
 import logging
 import time
@@ -64,7 +64,7 @@ LOGGER.addFilter(_OnceInAWhile())
 
 
 def note_connected() -> None:
-    """Log refused connections as errors from soon on: the broker has answered."""
+    """End the startup grace period within `LATE_LOG_SECONDS`: a broker has answered."""
     _STARTING.ends_at = min(_STARTING.ends_at, time.monotonic() + LATE_LOG_SECONDS)
 
 

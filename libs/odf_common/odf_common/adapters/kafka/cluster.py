@@ -14,7 +14,7 @@ BROKER_DEFAULT: Final = -1  # replication factor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sasl:
-    """How a client authenticates: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    """Credentials of a client: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
 
     mechanism: str
     username: str
@@ -28,7 +28,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicPolicy:
-    """Who creates a node's topics, and with which replicas."""
+    """The creator of a node's topics, and their replicas."""
 
     is_ours: bool = True
     """Whether the node creates and deletes its topics; else an administrator does, as `odf topics` lists them."""

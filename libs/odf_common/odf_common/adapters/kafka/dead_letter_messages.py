@@ -81,7 +81,7 @@ class KafkaLetters:
             consumer.assign([TopicPartition(topic, partition, low)])
             for message in _messages(consumer, high):
                 if message.key() == key:
-                    yield _stored(message)
+                    yield _read_letter(message)
         finally:
             consumer.close()
 
@@ -116,7 +116,7 @@ def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
     raise Unavailable(what="Kafka", why=f"no dead letters arrived within {READ_TIMEOUT_SECONDS:g} s")
 
 
-def _stored(message: Message) -> StoredLetter:
+def _read_letter(message: Message) -> StoredLetter:
     raw = message.headers() or []
     pairs = raw.items() if isinstance(raw, dict) else raw
     facts = {

@@ -28,13 +28,13 @@ class GroupInbox:
         self.has_assignment = False
         self._consumer = new_consumer({**config, "on_commit": _on_commit})
         self._consumer.subscribe(
-            [topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+            [topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
         )
 
     def poll(self, timeout: float) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
-        message = _polled(self._consumer, timeout)
-        return None if message is None else _received(message)
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off permanently."""
+        message = _poll(self._consumer, timeout)
+        return None if message is None else _read_message(message)
 
     def commit(self, message: ReceivedMessage) -> None:
         """Commit the position after the message, in the background."""
@@ -51,10 +51,10 @@ class GroupInbox:
         """Commit finished messages and leave; a static member's partitions stay reserved for its return."""
         self._consumer.close()
 
-    def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._own(self._owned | {partition.partition for partition in partitions})
 
-    def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         self._own(self._owned - {partition.partition for partition in partitions})
 
     def _own(self, partitions: frozenset[int]) -> None:
@@ -89,9 +89,9 @@ class BroadcastInbox:
             on_assigned(frozenset(ends))
 
     def poll(self, timeout: float) -> ReceivedMessage | None:
-        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off for good."""
-        message = _polled(self._consumer, timeout)
-        return None if message is None else _received(message)
+        """Return the next message, or None after `timeout` seconds; raises `Unavailable` when cut off permanently."""
+        message = _poll(self._consumer, timeout)
+        return None if message is None else _read_message(message)
 
     def commit(self, message: ReceivedMessage) -> None:
         """Do nothing: no position is stored."""
@@ -101,7 +101,7 @@ class BroadcastInbox:
         self._consumer.close()
 
 
-def _polled(consumer: Consumer, timeout: float) -> Message | None:
+def _poll(consumer: Consumer, timeout: float) -> Message | None:
     """Return a message; transient errors are logged, and the client recovers from them."""
     try:
         message = consumer.poll(timeout)
@@ -118,7 +118,7 @@ def _polled(consumer: Consumer, timeout: float) -> Message | None:
     return None
 
 
-def _received(message: Message) -> ReceivedMessage:
+def _read_message(message: Message) -> ReceivedMessage:
     return ReceivedMessage(
         topic=message.topic() or "",
         partition=message.partition() or 0,

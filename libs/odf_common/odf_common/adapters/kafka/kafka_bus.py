@@ -19,7 +19,7 @@ from odf_common.adapters.kafka.client_config import (
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.dead_letter_messages import Headers, message_of, smaller_cuts
 from odf_common.adapters.kafka.inbox import BroadcastInbox, GroupInbox
-from odf_common.codec.envelopes import Envelope, encode, stamped
+from odf_common.codec.envelopes import Envelope, encode, stamp
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, Inbox, OnAssigned
 
@@ -91,7 +91,7 @@ class KafkaBus:
 
     def send(self, topic: str, envelope: Envelope) -> None:
         """Queue a message under its dataset's key; `message_id` and `sent_at` are filled in when empty."""
-        key, value = encode(stamped(envelope, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
+        key, value = encode(stamp(envelope, message_id=uuid.uuid4().hex, sent_at=time.time_ns()))
         self._produce(self._prefix + topic, key, value, [])
 
     def send_dead_letter(self, letter: DeadLetter) -> None:
@@ -189,7 +189,7 @@ class KafkaBus:
 
     def _serve(self) -> None:
         while not self._closing.is_set():
-            # The client wakes five times a second while it polls, also when there is nothing to deliver.
+            # The client wakes five times a second while it polls, even when there is nothing to deliver.
             is_idle = len(self._producer) == 0
             self._producer.poll(0 if is_idle else DELIVERY_POLL_SECONDS)
             if is_idle:

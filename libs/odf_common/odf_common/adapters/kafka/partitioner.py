@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, as in Kafka's own clients and librdkafka's `murmur2_random`."""
+"""The partition of a key, as in Kafka's own clients and librdkafka's `murmur2_random`."""
 
 from typing import Final
 

@@ -115,13 +115,13 @@ class KafkaRecords:
             self._wake(fetched)
             # Recorded first: resuming a partition whose pausing failed is harmless.
             self._paused |= fetched
-            _checked(lambda: self._consumer.pause(_places(fetched)))
+            _check(lambda: self._consumer.pause(_places(fetched)))
 
     def resume(self, partitions: Iterable[Partition]) -> None:
         """Continue paused partitions where they were paused."""
         resumed = self._paused & set(partitions)
         if resumed:
-            _checked(lambda: self._consumer.resume(_places(resumed)))
+            _check(lambda: self._consumer.resume(_places(resumed)))
             self._paused -= resumed
 
     def take(self, count: int, timeout: float) -> PollResult:
@@ -134,7 +134,7 @@ class KafkaRecords:
         ends: dict[Partition, int] = {}
         faults: dict[Partition, str] = {}
         if any(map(Message.error, messages)):
-            messages = [message for message in messages if not _noted(message, ends, faults)]
+            messages = [message for message in messages if not _record_event(message, ends, faults)]
         chunks = self._chunks(messages)
         self._note(chunks, ends)
         return PollResult(chunks=chunks, ends=ends, faults=faults)
@@ -158,7 +158,7 @@ class KafkaRecords:
 
     def _fetch(self, positions: Mapping[Partition, int]) -> None:
         assignment = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
-        _checked(lambda: self._consumer.incremental_assign(assignment))
+        _check(lambda: self._consumer.incremental_assign(assignment))
 
     def _request_leaders(self, partitions: Iterable[Partition]) -> None:
         """Request the leaders of all these partitions with one message to the broker; does not wait for the answer.
@@ -173,7 +173,7 @@ class KafkaRecords:
 
     def _fetch_no_more(self, partitions: AbstractSet[Partition]) -> None:
         if partitions:
-            _checked(lambda: self._consumer.incremental_unassign(_places(partitions)))
+            _check(lambda: self._consumer.incremental_unassign(_places(partitions)))
             self._former += len(partitions)
 
     def _note(self, chunks: Iterable[Chunk], ends: Mapping[Partition, int]) -> None:
@@ -219,13 +219,13 @@ class KafkaRecords:
             partition: offset for partition, offset in self._next.items() if partition not in self._quiet
         }
         old, new = self._consumer, new_consumer(self._settings)
-        _checked(
+        _check(
             lambda: new.incremental_assign(
                 [TopicPartition(*partition, offset) for partition, offset in fetched.items()]
             )
         )
         if self._paused:
-            _checked(lambda: new.pause(_places(self._paused)))
+            _check(lambda: new.pause(_places(self._paused)))
         self._consumer, self._former = new, 0
         old.close()
 
@@ -239,7 +239,7 @@ class KafkaRecords:
                 offsets[partition] = self._next[partition]
         if offsets:
             watch = self._watch = self._watch or QuietPartitions(self._settings, self._limits)
-            _checked(lambda: watch.watch(offsets))
+            _check(lambda: watch.watch(offsets))
             self._trying |= offsets.keys()
             for partition in offsets:
                 del self._ended[partition]
@@ -265,7 +265,7 @@ class KafkaRecords:
             self._ended.pop(partition, None)
         if self._watch is not None and watched:
             watch = self._watch
-            _checked(lambda: watch.drop(watched))
+            _check(lambda: watch.drop(watched))
             self._trying -= watched
             self._quiet -= watched
 
@@ -273,9 +273,9 @@ class KafkaRecords:
         if not messages:
             return ()
         if len(set(map(Message.partition, messages))) == 1 and len(set(map(Message.topic, messages))) == 1:
-            return (_chunk(messages),) if _place(messages[0]) in self._next else ()
+            return (_chunk(messages),) if _partition_of(messages[0]) in self._next else ()
         runs: dict[Partition, list[Message]] = {}
-        for partition, run in groupby(messages, key=_place):
+        for partition, run in groupby(messages, key=_partition_of):
             if partition in self._next:
                 runs.setdefault(partition, []).extend(run)
         return tuple(_chunk(run) for run in runs.values())
@@ -302,7 +302,7 @@ def _chunk(messages: list[Message]) -> Chunk:
     start, stop = messages[0].offset() or 0, (messages[-1].offset() or 0) + 1
     has_gaps = stop - start != len(messages)  # from compaction or transactions
     return Chunk(
-        partition=_place(messages[0]),
+        partition=_partition_of(messages[0]),
         values=list(map(Message.value, messages)),
         offsets=[message.offset() or 0 for message in messages] if has_gaps else range(start, stop),
         timestamps=lambda: [message.timestamp()[1] for message in messages],
@@ -330,12 +330,12 @@ def _headers_of(message: Message) -> Mapping[str, bytes | None] | None:
     return {name: value.encode() if isinstance(value, str) else value for name, value in pairs}
 
 
-def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:
+def _record_event(message: Message, ends: dict[Partition, int], faults: dict[Partition, str]) -> bool:
     """Return whether the message is an event of its partition, which is recorded, and not a record."""
     error = message.error()
     if error is None:
         return False
-    partition = _place(message)
+    partition = _partition_of(message)
     if error.code() == _END:
         ends[partition] = message.offset() or 0
     elif error.code() in _LOST:
@@ -347,7 +347,7 @@ def _noted(message: Message, ends: dict[Partition, int], faults: dict[Partition,
     return True
 
 
-def _place(message: Message) -> Partition:
+def _partition_of(message: Message) -> Partition:
     return message.topic() or "", message.partition() or 0
 
 
@@ -355,7 +355,7 @@ def _places(partitions: Iterable[Partition]) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for topic, number in partitions]
 
 
-def _checked(action: Callable[[], None]) -> None:
+def _check(action: Callable[[], None]) -> None:
     try:
         action()
     except KafkaException as error:

@@ -23,7 +23,7 @@ class SampledMessage(NamedTuple):
 
 
 def first_messages(cluster: KafkaCluster, topic: str, most: int) -> list[list[SampledMessage]]:
-    """Return by partition the oldest messages in their order, without those of empty values; up to `most` in all.
+    """Return by partition the oldest messages in their order, without those of empty values; up to `most` in total.
 
     Nothing is committed. Raises `NotFound`, `Unavailable`.
     """

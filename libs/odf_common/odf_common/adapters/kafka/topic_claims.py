@@ -1,4 +1,4 @@
-"""Which node owns the topics of a prefix on a cluster: the one with the first record in a dedicated topic.
+"""Ownership of the topics of a prefix on a cluster: the node is one with the first record in a dedicated topic.
 
 Two nodes with the same topics would fence each other's consumers and ingest each other's messages. Each node reads
 the topic after writing, so there is no race: in whatever order two nodes write, both see the same first record.
@@ -36,7 +36,7 @@ class TopicClaim:
     at: str
     """When it was made, RFC 3339."""
     replaces: str | None = None
-    """The id of a former owner that is gone for good."""
+    """The id of a former owner that no longer exists."""
 
     def encode(self) -> bytes:
         """Return the record: JSON."""

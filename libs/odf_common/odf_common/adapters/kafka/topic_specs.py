@@ -41,7 +41,7 @@ class TopicsMissing(Unavailable):
     missing: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return which topics, with their configuration."""
+        """Return the topics with their configuration."""
         return f"these topics do not exist, and ODF_KAFKA_MANAGE_TOPICS is off: {'; '.join(self.missing)}"
 
 

@@ -59,7 +59,7 @@ class LocalBlobStore(BlobStore):
 
     def names(self, dataset: DatasetId, kind: ObjectKind) -> Iterator[Multihash]:
         """Iterate over all objects of a kind; files not named by a hash are ignored."""
-        for text in _listed(layout.dataset_folder(self._home, dataset) / kind.value):
+        for text in _list_names(layout.dataset_folder(self._home, dataset) / kind.value):
             with contextlib.suppress(InvalidInput):
                 name = Multihash.parse(text)
                 if str(name) == text:
@@ -121,7 +121,7 @@ class LocalBlobStore(BlobStore):
 
     def noting(self, dataset: DatasetId) -> AbstractContextManager[None]:
         """Hold the dataset's lock, as moving its head and deleting it do."""
-        return durable.locked(layout.lock_file(self._home, dataset))
+        return durable.lock_file(layout.lock_file(self._home, dataset))
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return its file; raises `NotFound`."""
@@ -144,7 +144,7 @@ class LocalBlobStore(BlobStore):
 
     def datasets(self) -> Iterator[DatasetId]:
         """Iterate over datasets that have a folder."""
-        for text in _listed(self._home / "datasets"):
+        for text in _list_names(self._home / "datasets"):
             with contextlib.suppress(InvalidInput):
                 dataset = DatasetId.parse(PREFIX + text)
                 if dataset.folder == text:
@@ -155,7 +155,7 @@ class LocalBlobStore(BlobStore):
         folder = layout.dataset_folder(self._home, dataset)
         hidden = folder.with_name(f"{durable.PENDING}{uuid.uuid4().hex}")
         lock = layout.lock_file(self._home, dataset)
-        with durable.locked(lock):
+        with durable.lock_file(lock):
             if not durable.exists(folder):
                 _drop(lock)
                 return
@@ -172,7 +172,7 @@ class LocalBlobStore(BlobStore):
         """Delete hidden folders and locks of deleted datasets that killed deletions left behind."""
         for hidden in (self._home / "datasets").glob(f"{durable.PENDING}*"):
             _discard(hidden)
-        for text in set(_listed(self._home / "locks")) - set(_listed(self._home / "datasets")):
+        for text in set(_list_names(self._home / "locks")) - set(_list_names(self._home / "datasets")):
             with contextlib.suppress(InvalidInput, LockHeld):
                 self._drop_lock(DatasetId.parse(PREFIX + text))
 
@@ -180,7 +180,7 @@ class LocalBlobStore(BlobStore):
         """Remove the lock of a dataset without a folder, while it is held; skip it while another process holds it."""
         folder, lock = layout.dataset_folder(self._home, dataset), layout.lock_file(self._home, dataset)
         if not durable.exists(folder):
-            with durable.locked(lock, wait_seconds=0):
+            with durable.lock_file(lock, wait_seconds=0):
                 if not durable.exists(folder):
                     _drop(lock)
 
@@ -224,7 +224,7 @@ def _discard(hidden: Path) -> None:
         log.warning("a deleted dataset still uses disk space", folder=hidden.name, why=str(error))
 
 
-def _listed(folder: Path) -> Iterator[str]:
+def _list_names(folder: Path) -> Iterator[str]:
     """Yield the names in a folder except hidden ones; none if it is missing."""
     try:
         entries = os.scandir(folder)

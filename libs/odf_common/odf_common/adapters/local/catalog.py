@@ -28,7 +28,7 @@ from odf_common.adapters.local.faults import (
     fault_text,
     guarded_methods,
     read_file,
-    translated,
+    translate_os_errors,
 )
 from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, StorageUnavailable
 from odf_common.identity.did import PREFIX, DatasetId
@@ -151,9 +151,9 @@ class LocalCatalog(Catalog):
         if durable.exists(file):
             durable.remove(file)
 
-    def locked(self) -> AbstractContextManager[None]:
+    def lock(self) -> AbstractContextManager[None]:
         """Hold the catalog's lock, exclusive among threads and processes; it never expires."""
-        return durable.locked(self._home / "locks" / "names")
+        return durable.lock_file(self._home / "locks" / "names")
 
     def claim(self, dataset: DatasetId) -> Claim | None:
         """Claim a dataset, with the record that a killed process may have left; None while another claim is held."""
@@ -176,7 +176,7 @@ class LocalCatalog(Catalog):
             if (
                 dataset not in by_id
                 and not any(durable.exists(record) for record in records)
-                and _written(folder) < untouched_since
+                and _last_written(folder) < untouched_since
             ):
                 yield dataset
 
@@ -190,9 +190,9 @@ class LocalCatalog(Catalog):
             names[entry.dataset_id].append(name)
         for dataset, entries in names.items():
             try:
-                with translated():
+                with translate_os_errors():
                     if len(entries) > 1 or not self._is_sound(entries[0]):
-                        with self.locked():
+                        with self.lock():
                             self._repair_names_of(dataset)
             except (Damaged, StorageUnavailable, NotFound) as error:  # skip only this dataset
                 log.warning(
@@ -224,7 +224,7 @@ class LocalCatalog(Catalog):
             return False
         return record == entry and self._recorded_alias(entry.dataset_id) == entry.alias
 
-    def _restored(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
+    def _restore_entry(self, name: str, named: Collection[DatasetId]) -> CatalogEntry | None:
         """Return a damaged name's entry: of the only dataset whose folder records it and that has no other name."""
         datasets = [
             dataset
@@ -312,7 +312,7 @@ class LocalCatalog(Catalog):
                     files[item.name] = old
         entries = {name: file.entry for name, file in files.items()}
         named = {entry.dataset_id for entry in entries.values()}
-        restored = {name: self._restored(name, named) for name in damaged}
+        restored = {name: self._restore_entry(name, named) for name in damaged}
         entries |= {name: entry for name, entry in restored.items() if entry is not None}
         for name in faults.keys() - self._faults.keys():
             what = f"restored as {restored[name]}" if restored.get(name) else "ignored"
@@ -332,7 +332,7 @@ def _file_name(alias: str) -> str:
     return quote(alias.lower(), safe="")
 
 
-def _written(folder: Path) -> float:
+def _last_written(folder: Path) -> float:
     """Return the time of the last write to a dataset's folder, in epoch seconds."""
     try:
         inside = [Path(item.path) for item in os.scandir(folder) if item.is_dir()]

@@ -15,7 +15,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local.faults import naming, open_file, translated
+from odf_common.adapters.local.faults import naming, open_file, translate_os_errors
 from odf_common.errors import Unavailable
 from odf_common.ports.clock import Backoff
 
@@ -70,7 +70,7 @@ def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
     with ThreadPoolExecutor(FILES_PER_SYNC, thread_name_prefix="sync") as pool:
         while group := tuple(islice(waiting, MAX_OPEN_FILES)):
             with contextlib.ExitStack() as stack:
-                opened = [stack.enter_context(_unsynced(target, content)) for target, content in group]
+                opened = [stack.enter_context(_write_unsynced(target, content)) for target, content in group]
                 for synced in [pool.submit(file.sync) for file in opened]:
                     synced.result()
                 for file in opened:
@@ -80,7 +80,7 @@ def replace_all(contents: Iterable[tuple[Path, bytes]]) -> None:
 def write_pending(target: Path, content: bytes, *, mode: int = READABLE) -> Path:
     """Write a hidden file next to `target` and return it; its content is durable, its name is not."""
     make_folder(target.parent)
-    with _unsynced(target, content, mode) as file:
+    with _write_unsynced(target, content, mode) as file:
         file.sync()
     return file.pending
 
@@ -99,7 +99,7 @@ class _Unsynced:
 
 
 @contextlib.contextmanager
-def _unsynced(target: Path, content: bytes, mode: int = READABLE) -> Iterator[_Unsynced]:
+def _write_unsynced(target: Path, content: bytes, mode: int = READABLE) -> Iterator[_Unsynced]:
     """Yield the open file with its content; it is removed on failure, unless it was renamed."""
     pending = pending_beside(target)
     with (
@@ -222,7 +222,7 @@ class LockHeld(Unavailable):
     holder: int | None = None
 
     def advice(self) -> str:
-        """Return what frees the lock."""
+        """Return the way to free the lock."""
         if self.holder is None:
             return "the lock is released once the process that holds it continues or exits"
         return (
@@ -231,12 +231,12 @@ class LockHeld(Unavailable):
 
 
 @contextlib.contextmanager
-def locked(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def lock_file(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold a lock, exclusive among threads and processes; raises `LockHeld` after `wait_seconds`.
 
     Only the holder may remove the lock's file: those who wait for it then lock the new file of this name instead.
     """
-    with translated(file):
+    with translate_os_errors(file):
         handle = _locked_handle(file, wait_seconds)
     try:
         yield

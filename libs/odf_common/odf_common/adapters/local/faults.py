@@ -107,7 +107,7 @@ def waiting_helps() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def translated(file: Path | None = None) -> Iterator[None]:
+def translate_os_errors(file: Path | None = None) -> Iterator[None]:
     """Raise `Damaged`, `StorageUnavailable` or `NotFound` instead of an `OSError`.
 
     Also instead of a verification error caused by one: a slice that this user may not open is not corrupt.
@@ -123,20 +123,20 @@ def translated(file: Path | None = None) -> Iterator[None]:
         raise
 
 
-def guarded(function: Callable[P, T]) -> Callable[P, T]:
+def translating_os_errors(function: Callable[P, T]) -> Callable[P, T]:
     """Wrap the function so that it raises no `OSError`, even while its generator is consumed."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)
         def iterate(*args: P.args, **kwargs: P.kwargs) -> Any:
-            with translated():
+            with translate_os_errors():
                 yield from function(*args, **kwargs)
 
         return iterate
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        with translated():
+        with translate_os_errors():
             return function(*args, **kwargs)
 
     return call
@@ -146,7 +146,7 @@ def guarded_methods(store: type[T]) -> type[T]:
     """Guard every public method of a store; a class decorator, so that new methods are included."""
     for name, member in list(vars(store).items()):
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
-            setattr(store, name, guarded(member))
+            setattr(store, name, translating_os_errors(member))
     return store
 
 
@@ -165,11 +165,11 @@ class _Raw(io.FileIO):
     """A file whose reads raise errors of this project."""
 
     def readinto(self, buffer: Any, /) -> int | None:
-        with translated(Path(str(self.name))):
+        with translate_os_errors(Path(str(self.name))):
             return super().readinto(buffer)
 
     def readall(self) -> bytes:
-        with translated(Path(str(self.name))):
+        with translate_os_errors(Path(str(self.name))):
             return super().readall()
 
 

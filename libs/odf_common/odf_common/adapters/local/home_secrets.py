@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded
+from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.adapters.secrets import read_secret, secret_file
 
 __all__ = ["close_home", "ensure_secret", "keep_private", "secret_file"]
@@ -59,7 +59,7 @@ OWN_ENTRIES: Final = frozenset(
 )
 
 
-@guarded
+@translating_os_errors
 def ensure_secret(home: Path, name: str) -> str:
     """Return a secret of the node, as URL-safe text; it is created at the first call, durably and once.
 

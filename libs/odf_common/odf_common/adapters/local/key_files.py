@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.faults import guarded, open_file
+from odf_common.adapters.local.faults import open_file, translating_os_errors
 from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.identity import keys
 from odf_common.identity.did import KEY_BYTES, DatasetId
@@ -36,7 +36,7 @@ class NotOwned(Refused):
     )
 
 
-@guarded
+@translating_os_errors
 def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     """Return a dataset's key; raises `NoPrivateKey`, or `InvalidInput` if the file is not that key."""
     try:
@@ -48,7 +48,7 @@ def dataset_key(folder: Path, dataset: DatasetId) -> PrivateKey:
     return key
 
 
-@guarded
+@translating_os_errors
 def has_dataset_key(folder: Path, dataset: DatasetId) -> bool:
     """Return whether this node has the dataset's key; a dataset without it is a copy."""
     return durable.exists(folder / dataset.folder)
@@ -63,26 +63,26 @@ def require_owned(folder: Path, catalog: Catalog, dataset: DatasetId) -> None:
         raise NotOwned(text=text)
 
 
-@guarded
+@translating_os_errors
 def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
     """Store a dataset's key durably and atomically; an existing one is kept."""
     _keep(folder / key.dataset_id.folder, key)
 
 
-@guarded
+@translating_os_errors
 def mark_imported(folder: Path, dataset: DatasetId) -> None:
     """Record durably that a dataset was created on another node."""
     durable.make_folder(folder, mode=0o700)
     durable.write(folder / f"{dataset.folder}{IMPORTED}", b"")
 
 
-@guarded
+@translating_os_errors
 def is_imported(folder: Path, dataset: DatasetId) -> bool:
     """Return whether a dataset was created on another node, and its key was imported."""
     return durable.exists(folder / f"{dataset.folder}{IMPORTED}")
 
 
-@guarded
+@translating_os_errors
 def node_key(folder: Path) -> PrivateKey:
     """Return the node's key, created on first use; concurrent callers get the same one."""
     file = folder / NODE

@@ -17,7 +17,7 @@ class CorruptRef(Damaged):
     ref: str = HEAD
 
     def advice(self) -> str:
-        """Return how to replace it."""
+        """Return the command that replaces it."""
         if self.ref == HEAD:
             return (
                 "restore the file from a backup, or remove the dataset with `odf delete DATASET`; "
@@ -53,7 +53,7 @@ class LocalRefStore(RefStore):
     ) -> None:
         """Move the reference durably; raises `HeadMoved`, changing nothing, unless it is `expected` (None: absent)."""
         file = self._file(dataset, ref)
-        with durable.locked(layout.lock_file(self._home, dataset)):
+        with durable.lock_file(layout.lock_file(self._home, dataset)):
             require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.write(file, str(new).encode())
 
@@ -63,7 +63,7 @@ class LocalRefStore(RefStore):
         Raises `HeadMoved` if it is not `expected`; then nothing has changed.
         """
         file = self._file(dataset, ref)
-        with durable.locked(layout.lock_file(self._home, dataset)):
+        with durable.lock_file(layout.lock_file(self._home, dataset)):
             if expected is not None:
                 require_unmoved(dataset, ref, expected, self.head(dataset, ref))
             durable.remove(file)

@@ -53,7 +53,7 @@ class LocalRepositories:
     def add(self, name: Name, url: str) -> Repository:
         """Take a name, durably; raises `AlreadyExists`, and `InvalidInput` unless it is the URL of a repository."""
         added = Repository(url=repository_url(url))
-        with durable.locked(self._folder.parent / "locks" / FOLDER):
+        with durable.lock_file(self._folder.parent / "locks" / FOLDER):
             if durable.exists(self._file(name)):
                 raise AlreadyExists(what=f"a repository named {name}")
             durable.write(self._file(name), repository_to_yaml(added).encode())

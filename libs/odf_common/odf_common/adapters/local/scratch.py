@@ -31,11 +31,11 @@ class Scratch:
             if self._own is None:
                 self._parent.mkdir(parents=True, exist_ok=True)
                 self._sweep()
-                self._own = self._begun()
+                self._own = self._make_folder()
             self._own.mkdir(exist_ok=True)
             return Path(tempfile.mkdtemp(dir=self._own))
 
-    def _begun(self) -> Path:
+    def _make_folder(self) -> Path:
         """Return this process's folder once its lock is held; retry if another process swept the lock file."""
         while True:
             own = self._parent / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"

@@ -131,8 +131,8 @@ class _Client(Minio):
         self._put_object(bucket, key, content, {"Content-Type": "application/octet-stream", **condition})
 
     def put_parts(self, bucket: str, key: str, content: BinaryIO) -> None:
-        """Store a file in parts; those that an upload which was cut off has are not sent again."""
-        upload, stored = self._interrupted(bucket, key)
+        """Store a file in parts; those that an upload which was interrupted has are not sent again."""
+        upload, stored = self._interrupted_upload(bucket, key)
         upload = upload or self._create_multipart_upload(bucket, key, {})
         parts: list[Part] = []
         while part := content.read(PART_BYTES):
@@ -144,7 +144,7 @@ class _Client(Minio):
             parts.append(Part(number, tag))
         self._complete_multipart_upload(bucket, key, upload, parts)
 
-    def _interrupted(self, bucket: str, key: str) -> tuple[str | None, Mapping[int, Part]]:
+    def _interrupted_upload(self, bucket: str, key: str) -> tuple[str | None, Mapping[int, Part]]:
         """Return the upload of an object that was not completed, and its parts; none where listing is not allowed."""
         try:
             uploads = self._list_multipart_uploads(bucket, prefix=key).uploads
@@ -176,25 +176,25 @@ class Bucket:
         """Return an object, at most its first `limit` bytes; None if it does not exist."""
 
         def get() -> StoredObject:
-            with self._opened(name) as response:
+            with self._open(name) as response:
                 content = response.read(limit)
                 return StoredObject(content=content, etag=response.headers.get("etag", "").strip('"'))
 
         with contextlib.suppress(_Absent):
-            return self._retried(get, name)
+            return self._retry(get, name)
         return None
 
     def size(self, name: str) -> int | None:
         """Return an object's size in bytes; None if it does not exist."""
         with contextlib.suppress(_Absent):
-            stat = self._retried(
+            stat = self._retry(
                 lambda: self._client.stat_object(self.location.bucket, self.location.key(name)), name
             )
             return stat.size
         return None
 
-    def presigned(self, name: str) -> DownloadUrl:
-        """Return a URL that anyone can read the object at for an hour, also if the bucket is private."""
+    def presign(self, name: str) -> DownloadUrl:
+        """Return a URL that anyone can read the object at for an hour, even if the bucket is private."""
 
         def sign() -> DownloadUrl:
             bucket, key = self.location.bucket, self.location.key(name)
@@ -202,7 +202,7 @@ class Bucket:
             url = self._client.presigned_get_object(bucket, key, PRESIGNED_FOR, request_date=now)
             return DownloadUrl(url=str(url), expires_at=Timestamp.from_datetime(now + PRESIGNED_FOR))
 
-        return self._retried(sign, name)
+        return self._retry(sign, name)
 
     def chunks(self, name: str, start: int = 0) -> Iterator[bytes] | None:
         """Return an object's bytes from a position on, in pieces as they arrive; None if it does not exist.
@@ -211,7 +211,7 @@ class Bucket:
         """
         key = self.location.key(name)
         with contextlib.suppress(_Absent):
-            response = self._retried(
+            response = self._retry(
                 lambda: self._client.get_object(self.location.bucket, key, offset=start), name
             )
             return self._pieces(response, name)
@@ -231,12 +231,12 @@ class Bucket:
         """Write an object to a file, which is not durable yet; return whether the object exists."""
 
         def get() -> None:
-            with self._opened(name, target.tell()) as response:
+            with self._open(name, target.tell()) as response:
                 for chunk in response.stream(CHUNK_BYTES):  # raises if it is shorter than announced
                     target.write(chunk)
 
         with contextlib.suppress(_Absent), file.open("wb") as target:
-            self._retried(get, name, progress=target.tell)
+            self._retry(get, name, progress=target.tell)
             return True
         return False
 
@@ -248,7 +248,7 @@ class Bucket:
         condition = {"If-None-Match": "*"} if replacing is None else {"If-Match": f'"{replacing}"'}
         bucket, key = self.location.bucket, self.location.key(name)
         try:
-            self._retried(lambda: self._client.put_if(bucket, key, content, condition), name)
+            self._retry(lambda: self._client.put_if(bucket, key, content, condition), name)
         except _Absent:  # with If-Match
             return False
         except _Unmet as error:
@@ -284,7 +284,7 @@ class Bucket:
             content.seek(0)
             self._client.put_parts(self.location.bucket, self.location.key(name), content)
 
-        self._retried(put, name, progress=content.tell)
+        self._retry(put, name, progress=content.tell)
         stored = self.size(name)
         if stored != size:
             raise self._unavailable(name, f"{size} bytes were sent and {stored} are stored")
@@ -312,7 +312,7 @@ class Bucket:
             objects = self._client.list_objects(bucket, key, recursive=True, start_after=after)
             return list(islice(objects, MAX_KEYS_PER_REQUEST))  # one request
 
-        return self._retried(ask, prefix)
+        return self._retry(ask, prefix)
 
     def has_any(self, prefix: str) -> bool:
         """Return whether an object's name starts with a prefix; False if the bucket may not be listed."""
@@ -326,7 +326,7 @@ class Bucket:
                     raise
                 return False
 
-        return self._retried(ask, prefix)
+        return self._retry(ask, prefix)
 
     def folders(self) -> Iterator[str]:
         """Yield the first segments of all names that have more than one."""
@@ -341,7 +341,7 @@ class Bucket:
                     names.append(str(obj.object_name)[len(start) :].removesuffix("/"))
             return names
 
-        yield from self._retried(ask, "")
+        yield from self._retry(ask, "")
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove objects; missing ones are ignored."""
@@ -353,7 +353,7 @@ class Bucket:
         def ask() -> list[DeleteError]:
             return list(self._client.remove_objects(self.location.bucket, map(DeleteObject, keys)))
 
-        for fault in self._retried(ask, ""):
+        for fault in self._retry(ask, ""):
             raise self._unavailable(str(fault.name), f"it was not removed: {fault.code} {fault.message}")
 
     def require_usable(self) -> None:
@@ -380,7 +380,7 @@ class Bucket:
         return not self.put(probe, b"3") and not self.put(probe, b"3", replacing=stored.etag)
 
     @contextlib.contextmanager
-    def _opened(self, name: str, start: int = 0) -> Iterator[urllib3.BaseHTTPResponse]:
+    def _open(self, name: str, start: int = 0) -> Iterator[urllib3.BaseHTTPResponse]:
         response = self._client.get_object(self.location.bucket, self.location.key(name), offset=start)
         try:
             yield response
@@ -388,7 +388,7 @@ class Bucket:
             response.close()
             response.release_conn()
 
-    def _retried(self, action: Callable[[], T], name: str, *, progress: Callable[[], int] = lambda: 0) -> T:
+    def _retry(self, action: Callable[[], T], name: str, *, progress: Callable[[], int] = lambda: 0) -> T:
         """Return the result of the first attempt that succeeds.
 
         Attempts are counted again, and so is their time, after one with more `progress`, in bytes, than all before.

@@ -72,7 +72,7 @@ class S3BlobStore(BlobStore):
         """Open a copy for reading, which stays complete while it is open; raises `NotFound` and `Damaged`."""
         with contextlib.suppress(FileNotFoundError):
             return open_to_read(self.local_path(dataset, kind, name))
-        return open_to_read(self._fetched(dataset, kind, name))
+        return open_to_read(self._fetch(dataset, kind, name))
 
     def open_stored(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Fetch an object, whether or not there is a copy, and open it; raises `NotFound` and `Damaged`."""
@@ -80,7 +80,7 @@ class S3BlobStore(BlobStore):
 
     def local_path(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy, which stays for some minutes, or less if many are added; raises `NotFound` and `Damaged`."""
-        return self.local_copy(dataset, kind, name) or self._fetched(dataset, kind, name)
+        return self.local_copy(dataset, kind, name) or self._fetch(dataset, kind, name)
 
     def local_copy(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path | None:
         """Return a copy if this node has one; the bucket is not asked."""
@@ -118,7 +118,7 @@ class S3BlobStore(BlobStore):
 
     def download_url(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> DownloadUrl | None:
         """Return a presigned URL if the store gives any; whether the object exists is not checked."""
-        return self._bucket.presigned(_name(dataset, kind, name)) if self._gives_urls else None
+        return self._bucket.presign(_name(dataset, kind, name)) if self._gives_urls else None
 
     def remove(self, dataset: DatasetId, kind: ObjectKind, names: Iterable[Multihash]) -> None:
         """Remove objects, and this node's copies; missing ones are ignored."""
@@ -177,7 +177,7 @@ class S3BlobStore(BlobStore):
             raise _missing(kind, name)
         return stored.content
 
-    def _fetched(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
+    def _fetch(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         """Return a copy; threads that need it at the same time fetch it once."""
         key = _name(dataset, kind, name)
 
@@ -185,7 +185,7 @@ class S3BlobStore(BlobStore):
             # Another thread may have finished since the caller looked.
             return self._cache.find(key) or self._download(dataset, kind, name)
 
-        return self._fetches.shared(key, fetch)
+        return self._fetches.fetch_once(key, fetch)
 
     def _download(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> Path:
         with scratch_folder(self) as folder:
@@ -207,8 +207,8 @@ class _Fetches:
         self._guard = threading.Lock()
         self._running: dict[str, Future[Path]] = {}
 
-    def shared(self, key: str, fetch: Callable[[], Path]) -> Path:
-        """Return what `fetch` returns, or raise its error; callers that come meanwhile wait for the same."""
+    def fetch_once(self, key: str, fetch: Callable[[], Path]) -> Path:
+        """Return the result of `fetch`, or raise its error; callers that come meanwhile share it."""
         mine: Future[Path] = Future()
         with self._guard:
             running = self._running.setdefault(key, mine)

@@ -30,7 +30,7 @@ class S3RefStore(RefStore):
 
     def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
         """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
-        return _hash_of(self._stored(dataset, ref), dataset, ref)
+        return _hash_of(self._read_stored(dataset, ref), dataset, ref)
 
     def compare_and_set(
         self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
@@ -57,7 +57,7 @@ class S3RefStore(RefStore):
 
     def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:
         for failures in range(1, MAX_WRITE_ATTEMPTS + 1):
-            stored = self._stored(dataset, ref)
+            stored = self._read_stored(dataset, ref)
             require_unmoved(dataset, ref, expected, _hash_of(stored, dataset, ref))
             if self._bucket.put(_name(dataset, ref), content, replacing=stored.etag if stored else None):
                 return
@@ -66,7 +66,7 @@ class S3RefStore(RefStore):
         why = f"{MAX_WRITE_ATTEMPTS} conditional PUTs failed, though the reference is what it was"
         raise StorageUnavailable(file=_name(dataset, ref), why=why, remedy=REMEDY)
 
-    def _stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:
+    def _read_stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:
         return self._bucket.read(_name(dataset, ref), limit=MAX_REFERENCE_BYTES)
 
 

@@ -53,7 +53,7 @@ class ObjectCache:
         """Store bytes; return the copy."""
         file = self._folder / name
         durable.write(file, content)  # an incomplete copy would be trusted after a power failure
-        self._added(file, len(content))
+        self._count_added(file, len(content))
         return file
 
     def take(self, name: str, file: Path) -> Path:
@@ -61,7 +61,7 @@ class ObjectCache:
         target = self._folder / name
         size = file.stat().st_size
         durable.move(file, target)
-        self._added(target, size)
+        self._count_added(target, size)
         return target
 
     def drop(self, name: str) -> None:
@@ -77,7 +77,7 @@ class ObjectCache:
         for folder, _, _ in os.walk(self._folder):
             durable.sweep(Path(folder), untouched_since)
 
-    def _added(self, file: Path, size: int) -> None:
+    def _count_added(self, file: Path, size: int) -> None:
         now = self._clock()
         os.utime(file, (now, now))
         with self._guard:
@@ -85,7 +85,10 @@ class ObjectCache:
             is_due = self._unmeasured * SCANS_PER_LIMIT >= self._max_bytes
             self._unmeasured = 0 if is_due else self._unmeasured
         if is_due:
-            with contextlib.suppress(durable.LockHeld), durable.locked(self._folder / LOCK, wait_seconds=0):
+            with (
+                contextlib.suppress(durable.LockHeld),
+                durable.lock_file(self._folder / LOCK, wait_seconds=0),
+            ):
                 self._evict(file)
 
     def _evict(self, added: Path) -> None:

@@ -79,7 +79,7 @@ def checked_endpoint(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:
-    """How buckets are reached: the defaults reach public buckets of AWS."""
+    """Access to buckets: the defaults reach public buckets of AWS."""
 
     endpoint: str = AWS
     """Of locations that name none."""

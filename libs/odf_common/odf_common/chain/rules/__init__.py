@@ -88,16 +88,16 @@ def admit(
         for first_rule in FIRST_RULES:
             fault = first_rule(block)
             if fault is not None:
-                raise _violated(first_rule.__name__, fault, block)
+                raise _violation(first_rule.__name__, fault, block)
         assert isinstance(block.event, Seed)
         return begin(block, block.event, head=block_hash, version=version)
     # Only the first broken rule is named, so the order of the rules decides which message a user sees.
     for rule in _RULES_OF.get(type(block.event), _RULES_OF_OTHERS):
         fault = rule(past, block)
         if fault is not None:
-            raise _violated(rule.__name__, fault, block)
+            raise _violation(rule.__name__, fault, block)
     return after(past, block, head=block_hash)
 
 
-def _violated(rule: str, fault: str, block: MetadataBlock) -> ChainRuleViolated:
+def _violation(rule: str, fault: str, block: MetadataBlock) -> ChainRuleViolated:
     return ChainRuleViolated(rule=rule, text=fault, sequence_number=block.sequence_number)

@@ -45,7 +45,7 @@ def encode_block(block: MetadataBlock, version: int = 3) -> bytes:
     if version not in VERSIONS:
         raise InvalidInput(text=f"block version {version} is not supported; expected one of {VERSIONS}")
     if isinstance(block.event, UnknownEvent):
-        content = _copied(block, block.event, lambda raw: read_root(table_reader(MetadataBlock), raw))
+        content = _copy_unknown(block, block.event, lambda raw: read_root(table_reader(MetadataBlock), raw))
     else:
         content = _encode(MetadataBlock, block, align_structs=version >= 3)
     return _encode(Manifest, Manifest(kind=BLOCK_KIND, version=version, content=content))
@@ -72,7 +72,7 @@ def block_hash(raw: bytes) -> Multihash:
 def encode_event(event: MetadataEvent) -> bytes:
     """Return an event on its own, as the bus carries it: a `MetadataEventWrapper`."""
     if isinstance(event, UnknownEvent):
-        return _copied(event, event, decode_event)
+        return _copy_unknown(event, event, decode_event)
     buffer = Buffer()
     return buffer.finish(union_writer(EVENTS)(buffer, event))
 
@@ -94,7 +94,7 @@ def decode_message(cls: type[M], raw: bytes) -> M:
     return message
 
 
-def _copied(whole: object, event: UnknownEvent, read: Callable[[bytes], object]) -> bytes:
+def _copy_unknown(whole: object, event: UnknownEvent, read: Callable[[bytes], object]) -> bytes:
     """Return the original bytes of an unknown event; raises `InvalidInput` if anything around it has changed."""
     if not event.raw or read(event.raw) != whole:
         raise InvalidInput(text="an event of unknown kind cannot be encoded, only copied")

@@ -36,7 +36,7 @@ _Read = Callable[[Source, int], Any]  # reads the value at a position; for field
 
 
 class _Step(NamedTuple):
-    """How one field of a table is read."""
+    """A reader of one field of a table."""
 
     slot: int
     name: str
@@ -47,7 +47,7 @@ class _Step(NamedTuple):
 
 
 def read_root(read: _Read, raw: bytes) -> Any:
-    """Return what `read` returns for the root of a whole buffer; raises `InvalidInput` for malformed bytes."""
+    """Return the result of `read` for the root of a whole buffer; raises `InvalidInput` for malformed bytes."""
     source = Source(raw)
     try:
         return read(source, source.follow(0))

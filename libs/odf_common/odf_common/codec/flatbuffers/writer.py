@@ -101,7 +101,7 @@ _Pack = Callable[[Any], bytes]
 
 
 class _Step(NamedTuple):
-    """How one field of a table is written."""
+    """A writer of one field of a table."""
 
     slot: int
     inline: _Inline
@@ -214,7 +214,7 @@ def _packer(shape: Integer | Boolean | EnumShape, name: str) -> _Pack:
         return lambda value: b"\1" if value else b"\0"
     pack = integer_struct(shape.width).pack
 
-    def packed(value: int) -> bytes:
+    def pack_value(value: int) -> bytes:
         try:
             return pack(value)
         except struct.error as error:
@@ -222,7 +222,7 @@ def _packer(shape: Integer | Boolean | EnumShape, name: str) -> _Pack:
                 text=f"{value} does not fit in {shape.width.size} bytes", where=name
             ) from error
 
-    return packed
+    return pack_value
 
 
 def _creator(shape: Shape) -> _Create:

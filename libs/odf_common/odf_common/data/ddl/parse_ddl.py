@@ -110,14 +110,14 @@ class _Definitions:
         token = self._next("a type")
         if not token.is_name or token.is_quoted:
             raise self._error(f"expected a type, got {token.text!r}")
-        type_ = self._named(token.text.upper())
+        type_ = self._type_named(token.text.upper())
         while self._accept("["):
             self._expect("]")
             type_ = pa.list_(type_)
         self._depth -= 1
         return type_
 
-    def _named(self, word: str) -> pa.DataType:
+    def _type_named(self, word: str) -> pa.DataType:
         parse = self._parametric().get(word)
         if parse is not None:
             return parse()

@@ -1,1 +1,1 @@
-"""How a service takes its messages: the loop, lanes that keep each dataset's order, retry, pools of threads."""
+"""Consumption of a service's messages: the loop, lanes that keep each dataset's order, retry, pools of threads."""

@@ -80,9 +80,9 @@ class Reader:
 
     def _open(self) -> Inbox:
         self._topics.ensure_topics(FIXED_TOPICS)
-        return self._bus.subscribe(self._subscription.topic, group=self._group, on_assigned=self._owned)
+        return self._bus.subscribe(self._subscription.topic, group=self._group, on_assigned=self._on_owned)
 
-    def _owned(self, partitions: frozenset[int]) -> None:
+    def _on_owned(self, partitions: frozenset[int]) -> None:
         metrics.OWNED_PARTITIONS.labels(self._subscription.topic).set(len(partitions))
         if self._subscription.on_assigned is not None:
             self._subscription.on_assigned(partitions)

@@ -100,7 +100,11 @@ class MessageLanes:
             due = [key for key, retry_at in self._later.items() if retry_at <= now and not self._is_closed]
             for key in due:
                 del self._later[key]
-            done = [message for items in self._partitions.values() if (message := _passed(items)) is not None]
+            done = [
+                message
+                for items in self._partitions.values()
+                if (message := _drop_finished(items)) is not None
+            ]
         for key in due:
             self._begin(key)
         return done
@@ -171,7 +175,7 @@ class MessageLanes:
             return not lane
 
 
-def _passed(items: deque[_Item]) -> ReceivedMessage | None:
+def _drop_finished(items: deque[_Item]) -> ReceivedMessage | None:
     """Drop finished messages from the front; return the last one dropped."""
     last: ReceivedMessage | None = None
     while items and items[0].is_done:

@@ -18,7 +18,7 @@ _Task = Callable[[], None]
 
 
 class ElasticLimit:
-    """Counts running tasks: `size` may run at a time, not counting those that stall, and `most` in all.
+    """Counts running tasks: `size` may run at a time, not counting those that stall, and `most` in total.
 
     So tasks that wait for something slow do not hold up the others. Not thread-safe: its owner holds a lock.
     """
@@ -45,7 +45,7 @@ class ElasticLimit:
         return len(self._begun)
 
     def room(self) -> int:
-        """Return how many more tasks may start now; not positive if none may."""
+        """Return the number of tasks that may start now; not positive if none may."""
         now = self._now()
         quick = sum(1 for begun in self._begun.values() if now - begun < self._stalled)
         return min(self._size - quick, self._most - len(self._begun))
@@ -62,7 +62,7 @@ class ElasticLimit:
 
 
 class ElasticPool(Executor):
-    """Runs `size` tasks at a time, not counting those that have run for `stalled` seconds, up to `most` in all."""
+    """Runs `size` tasks at a time, not counting those that have run for `stalled` seconds, up to `most` in total."""
 
     def __init__(
         self, size: int, *, name: str, stalled: float = STALLED_SECONDS, most: int = MAX_THREADS
@@ -78,7 +78,7 @@ class ElasticPool(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         """Run the function in one of the threads."""
-        future, task = _promised(partial(fn, *args, **kwargs))
+        future, task = _make_task(partial(fn, *args, **kwargs))
         with self._changed:
             self._tasks.append(task)
             self._grow()
@@ -87,7 +87,7 @@ class ElasticPool(Executor):
 
     @property
     def workers(self) -> int:
-        """Return how many threads there are."""
+        """Return the number of threads."""
         return self._idle + self._limit.running
 
     def _grow(self) -> None:
@@ -142,7 +142,7 @@ class SerialQueue:
 
     def submit(self, fn: Callable[[], T]) -> "Future[T]":
         """Run the function when those before it are done."""
-        future, task = _promised(fn)
+        future, task = _make_task(fn)
         with self._mutex:
             self._tasks.append(task)
             if self._is_running:
@@ -163,7 +163,7 @@ class SerialQueue:
             self._pool.submit(self._run)
 
 
-def _promised(fn: Callable[[], T]) -> "tuple[Future[T], _Task]":
+def _make_task(fn: Callable[[], T]) -> "tuple[Future[T], _Task]":
     """Return a task that runs the function, and the future that has its outcome."""
     future: Future[T] = Future()
 

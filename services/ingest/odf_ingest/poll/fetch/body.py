@@ -16,7 +16,7 @@ from odf_ingest.poll.poll_errors import SourceUnreachable, TooLarge
 T = TypeVar("T")
 ATTEMPTS: Final = 3
 FETCH_BACKOFF: Final = Backoff(first=0.5, most=4.0)
-DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one body in all
+DOWNLOAD_SECONDS: Final = 6 * 3600.0  # for one body in total
 SILENCE_SECONDS: Final = 60.0  # between two pieces
 REPORT_SECONDS: Final = 0.5  # between progress reports
 MIB: Final = 1 << 20

@@ -22,7 +22,7 @@ PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """What to run; `label` stands for it in errors."""
+    """A command to run; `label` stands for it in errors."""
 
     line: Sequence[str]
     label: str

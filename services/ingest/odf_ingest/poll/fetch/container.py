@@ -43,7 +43,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What a run has written: its output, and its state."""
+    """The output of a run, and its new state."""
 
     output: Path
     state: SourceState | None
@@ -88,11 +88,11 @@ def _engine(environ: Mapping[str, str]) -> str:
 
 
 def _run(engine: str, step: FetchStepContainer, context: Context, last: SourceState | None) -> _Result:
-    """Run the image once; the container is removed also if the poll ends before it."""
+    """Run the image once; the container is removed even if the poll ends before it."""
     out = context.folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    out.chmod(0o777)  # the image may have a user of its own; the folder above is closed to other users
+    out.chmod(0o777)  # the image may have its own user; the folder above is closed to other users
     name = f"odf-{uuid.uuid4().hex}"
     environ = {"PATH": context.environ.get("PATH", PATH), "LANG": "C.UTF-8"}
     environ |= {name: context.environ[name] for name in ENGINE_VARIABLES if name in context.environ}
@@ -169,7 +169,7 @@ def _result(output: Path, out: Path) -> _Result:
 
 
 def _read_written(file: Path) -> str | None:
-    """Return what the image has written to a file; None if that is nothing. Links are not followed."""
+    """Return the content of a file that the image has written; None if it is empty. Links are not followed."""
     if file.is_symlink() or not file.is_file():
         return None
     with file.open("rb") as opened:

@@ -43,7 +43,7 @@ class MqttLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a poll may use."""
+    """Limits of a poll."""
 
     size: int = 4 * GIB
     """Bytes of one file, as fetched and after each prepare step."""
@@ -58,7 +58,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What this node keeps of a dataset's source, durably, next to the chain."""
+    """The durable notes of this node on a dataset's source, next to the chain."""
 
     read: Callable[[], str | None]
     write: Callable[[str], None]
@@ -73,7 +73,7 @@ class Lines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a fetch step works with; `folder` is for its files, and is removed after the poll."""
+    """The context of a fetch step; `folder` is for its files, and is removed after the poll."""
 
     dataset: DatasetId
     name: str
@@ -85,7 +85,7 @@ class Context:
     """Whether each message is a whole batch."""
     folder: Path
     position: PollPosition
-    """What was read before."""
+    """The position before."""
     last: SourceState | None
     """The validator of what was read last from this URL or image."""
     is_append: bool
@@ -125,7 +125,7 @@ class FetchedFile:
     is_empty: bool = False
     """Whether there is a new state and no content, not even that of an empty file."""
     fault: OdfError | None = None
-    """Why it is not read, although it is new; raised after the other files."""
+    """The reason why it is not read, although it is new; raised after the other files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

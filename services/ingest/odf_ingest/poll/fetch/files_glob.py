@@ -2,7 +2,7 @@
 
 A file is new if the chain does not name it, whatever its place in the order. A file that was read and then changed is
 read again, except with `cache: Forever`; under the merge strategy Append, which would double its records, only new
-lines are read, also of a file that has another name since.
+lines are read, even of a file that has another name since.
 """
 
 import glob

@@ -62,7 +62,7 @@ class FtpFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """What a server says of a file; None: it does not say."""
+    """Facts of a server about a file; None if it does not state them."""
 
     validators: Validators
     size: int | None

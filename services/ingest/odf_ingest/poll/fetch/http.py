@@ -34,7 +34,7 @@ OWN_HEADERS: Final = {"user-agent": "odf", "accept": "*/*", "accept-encoding": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to request: `label` stands for the URL in messages, `headers` are the source's own."""
+    """A request: `label` stands for the URL in messages, `headers` are the source's own."""
 
     url: str
     label: str
@@ -165,7 +165,7 @@ def _is_number(answer: urllib3.BaseHTTPResponse) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return why a request failed, without its URL, which may have secrets."""
+    """Return the reason why a request failed, without its URL, which may have secrets."""
     match error:
         case NameResolutionError():
             return "its host name cannot be resolved"

@@ -76,7 +76,7 @@ class _SubscriptionNote:
     """Those of the batch after it that the broker may use again."""
 
     @property
-    def used(self) -> int:
+    def last_batch(self) -> int:
         """The number of the last batch that the note knows."""
         return self.released + bool(self.ids)
 
@@ -131,7 +131,7 @@ class _Subscriber:
         """Yield batches; each is confirmed when the next is asked for."""
         progress, note = self._received, self._note
         if not has_session:  # a new one, whose identifiers start again
-            self._keep(_SubscriptionNote(released=max(note.used, progress.number)))
+            self._keep(_SubscriptionNote(released=max(note.last_batch, progress.number)))
         elif (
             progress.client == self._client
             and progress.number > note.released
@@ -201,7 +201,7 @@ class _Subscriber:
             )
 
     def _as_fetched(self, messages: Sequence[Message]) -> FetchedMessages:
-        number = max(self._received.number, self._note.used) + 1
+        number = max(self._received.number, self._note.last_batch) + 1
         exact = tuple(message.number for message in messages if message.qos is MqttQos.ExactlyOnce)
         self._received = MqttProgress(
             client=self._client, number=number, ids=exact, digest=str(_digest(messages))

@@ -32,7 +32,7 @@ SERVER_UNAVAILABLE: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """Where a broker is; `str` is it for people."""
+    """The address of a broker; `str` of it is for people."""
 
     host: str
     port: int

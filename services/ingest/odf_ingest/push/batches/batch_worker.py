@@ -96,7 +96,7 @@ class BatchWorker:
             reading.add_done_callback(lambda _: self._queue_commit(source, queue, work))
 
     def _queue_commit(self, source: PushSource, queue: CommitQueue, work: KafkaBatch) -> None:
-        """Have a batch settled in its dataset's queue, where it takes its place once its index is ready."""
+        """Enqueue a batch in its dataset's queue, where it takes its place once its index is ready."""
         # Merging without keys looks nothing up, so it needs no index.
         if not key_columns(source.plan.source.merge):
             ready: IndexReady = Future()
@@ -246,7 +246,7 @@ class BatchWorker:
         try:
             outcome = self._queues.commit_indexed(source.dataset, work)
         except Unavailable as error:
-            source.in_flight.trouble = Trouble.of(error, source.in_flight.trouble)
+            source.in_flight.trouble = Trouble.after_try(error, source.in_flight.trouble)
             raise
         source.in_flight.trouble = None
         return outcome
@@ -296,7 +296,7 @@ class BatchWorker:
 
 
 def _is_to_be_skipped(batch: MessageBatch, error: Exception) -> bool:
-    """Return whether this is the message that a user wants to skip: it fails alone, in a batch of its own."""
+    """Return whether this is the message that a user wants to skip: it fails alone, in its own batch."""
     search, first = batch.search, batch.parts[0]
     if (
         search is None

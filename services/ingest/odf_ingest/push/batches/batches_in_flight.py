@@ -19,7 +19,7 @@ SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Why an operation fails for now: since when (seconds since the epoch), and the number of tries."""
+    """The reason why an operation fails for now, its begin (seconds since the epoch), and the number of tries."""
 
     since: float
     why: str
@@ -32,7 +32,7 @@ class Trouble:
     """Whether the topic is not the cause, so that only a commit proves that it is over."""
 
     @classmethod
-    def of(cls, error: OdfError, before: "Trouble | None") -> Self:
+    def after_try(cls, error: OdfError, before: "Trouble | None") -> Self:
         """Return the trouble after one more try; `since` is that of the first."""
         since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
         return cls(
@@ -56,7 +56,7 @@ class Trouble:
 
 
 class BatchesInFlight:
-    """What the threads tell each other about them: each attribute is written by one thread only."""
+    """State that threads share about them: each attribute is written by one thread only."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -72,7 +72,7 @@ class BatchesInFlight:
 
     @property
     def count(self) -> int:
-        """Return how many there are."""
+        """Return their number."""
         return self.begun - self.settled
 
     def in_order(self, reading: "Future[PreparedRecords]", place: Callable[[], None]) -> None:

@@ -78,7 +78,7 @@ class KafkaBatch:
         self._state = state
 
     def chain(self, key: Key) -> object:
-        """Return what the last attempt met of the chain, see `as_of`; None if it met none that can be read.
+        """Return the state of the chain that the last attempt met, see `as_of`; None if none could be read.
 
         The chain itself may be another already: a reset may follow a failure before that is handled.
         """
@@ -111,7 +111,7 @@ class KafkaBatch:
         """Return the records; read again if the source has changed."""
         source = state.push_sources.get(self.source)
         if source is None:
-            raise SourceGone.of(self.source)
+            raise SourceGone.for_source(self.source)
         self._dataset = state.dataset_id
         plan = plan_of(state, source, self.batch.columns)
         if self._result is None and plan == self._plan:
@@ -195,7 +195,7 @@ class KafkaBatch:
 
     @property
     def _label(self) -> str:
-        """Return how reasons name the only message of the batch."""
+        """Return the name of the batch's only message for reasons."""
         (part,) = self.batch.parts
         return f"message {part.partition}/{part.offsets[0]} of topic {self.batch.topic}"
 

@@ -15,7 +15,10 @@ from odf_ingest.push.batches.source import PushSource
 
 
 class Records(Protocol):
-    """What a client needs of the Kafka adapter: batches of messages from assigned partitions; used by one thread."""
+    """The part of the Kafka adapter that a client needs: batches of messages from assigned partitions.
+
+    Used by one thread.
+    """
 
     def assign(self, positions: Mapping[Partition, int]) -> None:
         """Also read these partitions, starting at these offsets."""
@@ -115,7 +118,7 @@ class KafkaClients:
             client.records.resume(source.partitions)
 
     def take(self, count: int, timeout: float) -> Sequence[tuple[KafkaClient, PollResult]]:
-        """Return up to `count` messages of each client, waiting at most `timeout` seconds in all."""
+        """Return up to `count` messages of each client, waiting at most `timeout` seconds in total."""
         clients = self._clients[self._turn :] + self._clients[: self._turn]
         self._turn = (self._turn + 1) % len(clients)
         wait = 0.0 if self._is_busy and len(clients) > 1 else timeout / len(clients)

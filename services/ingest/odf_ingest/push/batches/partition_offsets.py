@@ -1,4 +1,4 @@
-"""Where a source is in the partitions of its topic, and what it knows of the messages after that."""
+"""The position of a source in the partitions of its topic, and its knowledge of the messages after that."""
 
 import time
 from collections.abc import Mapping
@@ -58,14 +58,14 @@ class PartitionOffsets:
         return {number: now - since for number, since in self._heard.items()}
 
     def activity(self, *, is_idle: bool) -> TopicActivity:
-        """Return what a batch from another topic of the same source needs to know of this one."""
+        """Return the facts that a batch from another topic of the same source needs."""
         unread = self.unread
         if not is_idle:
             unread |= {number for number, offset in self.next.items() if offset != self._opened_at[number]}
         return TopicActivity(unread=unread, quiet=self.quiet)
 
     def silence(self, high: Mapping[int, int], *, is_idle: bool) -> float:
-        """Return the seconds since calls have seen the source idle here, although the topic's ends are higher."""
+        """Return for how many seconds the source has been idle with unread messages in its topic."""
         is_behind = any(
             end > max(self.next.get(number, end), self.ends.get(number, 0)) for number, end in high.items()
         )

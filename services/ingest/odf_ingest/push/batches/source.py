@@ -73,7 +73,7 @@ def joined_by_partition(parts: list[Part]) -> list[Part]:
 
 
 def _join(parts: list[Part]) -> Part:
-    values = MessageBuffer.joined([part.values for part in parts])
+    values = MessageBuffer.from_parts([part.values for part in parts])
     start, stop = parts[0].offsets[0], parts[-1].offsets[-1] + 1
     has_gaps = stop - start != len(values)
     timestamps = [part.timestamps for part in parts if part.timestamps is not None]
@@ -96,7 +96,7 @@ BACKLOG_DELAY_FACTOR: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Why a source waits: `tries` batches up to `end` lacked a message."""
+    """The wait of a source: `tries` batches up to `end` lacked a message."""
 
     end: Mapping[int, int]
     tries: int
@@ -176,7 +176,7 @@ class PushSource:
 
     @property
     def search(self) -> SkipSearch | None:
-        """Return the search that a command waits for, also when all its messages are in flight; None once it ended."""
+        """Return the search that a command waits for, even when all its messages are in flight; None once it ended."""
         return None if self._search is None or self._search.found.done() else self._search
 
     @property
@@ -307,7 +307,7 @@ class PushSource:
         headers = chunk.headers(columns.read_headers) if columns.read_headers else {}
         return Part(
             partition=chunk.partition[1],
-            values=MessageBuffer.of(chunk.values),
+            values=MessageBuffer.pack(chunk.values),
             offsets=chunk.offsets,
             timestamps=np.array(chunk.timestamps(), np.int64) if has_times else None,
             keys=chunk.keys() if columns.keys else (),

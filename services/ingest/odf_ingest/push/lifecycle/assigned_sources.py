@@ -1,4 +1,4 @@
-"""Which sources this instance reads: those of datasets in its assigned partitions of the ingest command topic.
+"""The sources that this instance reads: those of datasets in its assigned partitions of the ingest command topic.
 
 New sources are found by notifications and catalog scans. Inspection runs in the background, every change on the
 reader's thread. A failing source does not block others: it is retried, and `stuck` reports it.
@@ -141,7 +141,7 @@ class AssignedSources:
             return
         source.log.info("reopening source", why=wait.why if wait else None)
         self._reading.close(source)
-        self._records[source.key] = record.moved(Event.REOPEN, wait=wait, search=search or source.search)
+        self._records[source.key] = record.move(Event.REOPEN, wait=wait, search=search or source.search)
         self._inspector.ask((source.dataset,))
 
     def resume(self, key: Key, search: SkipSearch | None = None) -> None:
@@ -151,7 +151,7 @@ class AssignedSources:
             self.reopen(record.source, search=search)
         elif record is not None and record.phase is Phase.STOPPED:
             log.info("source resumed", dataset=record.alias, dataset_id=str(record.key[0]), source=key[1])
-            self._set(record.moved(Event.RESUME, search=search))
+            self._set(record.move(Event.RESUME, search=search))
             self._inspector.ask((key[0],))
         else:
             if record is not None and record.phase is Phase.RETRYING:
@@ -179,7 +179,7 @@ class AssignedSources:
     def apply_event(self, source: PushSource, event: Event) -> None:
         """Apply an event to a source that is being read."""
         record = self._records[source.key]
-        after = self._records[source.key] = record.moved(event)
+        after = self._records[source.key] = record.move(event)
         source.log.debug("source changed phase", change=str(event), phase=str(after.phase))
 
     def phase(self, key: Key) -> Phase:
@@ -204,12 +204,12 @@ class AssignedSources:
         return self._records.get(key)
 
     def reason(self, key: Key) -> SourceStopped | None:
-        """Return why a source is stopped; None if it is not."""
+        """Return the reason why a source is stopped; None if it is not."""
         record = self._records.get(key)
         return None if record is None or record.stop is None else record.stop.why
 
     def stuck(self) -> Mapping[Key, Refused]:
-        """Return why sources are stalled; with an empty name, why a dataset cannot be read."""
+        """Return the reason why sources are stalled; with an empty name, why a dataset cannot be read."""
         refusals: dict[Key, Refused] = {}
         for dataset, assigned in list(self._datasets.items()):
             if assigned.trouble is not None:
@@ -257,7 +257,7 @@ class AssignedSources:
         for source in ready:
             record = self._records[source.key]
             event = Event.OPENED if source.wait is None else Event.OPENED_SHORT
-            self._records[source.key] = record.moved(event, source=source)
+            self._records[source.key] = record.move(event, source=source)
 
     def _apply(self, inspection: Inspection) -> Iterable[PushSource]:
         """Update a dataset's records after an inspection, and yield the sources to open."""
@@ -322,14 +322,14 @@ class AssignedSources:
                     self._renew(source)
                 return None
             self._reading.close(source)
-            record = record.moved(Event.REOPEN, search=source.search)
+            record = record.move(Event.REOPEN, search=source.search)
         elif record.phase is Phase.STOPPED:
             if record.stop is not None and record.stop.chain == as_of(state, key):
-                self._waiting.stopped(key, state, topic)
+                self._waiting.report_stopped(key, state, topic)
                 return None
-            record = record.moved(Event.RESUME)
+            record = record.move(Event.RESUME)
         elif record.phase is Phase.RETRYING:
-            record = record.moved(Event.RETRY)
+            record = record.move(Event.RETRY)
         self._set(record)
         return self._open(record, entry, state, topic)
 
@@ -338,7 +338,7 @@ class AssignedSources:
     ) -> PushSource | None:
         try:
             source = open_source(entry, state, topic, limits=self._limits, record=record)
-            self._waiting.opened(record.key, state, topic)
+            self._waiting.report_opened(record.key, state, topic)
             return source
         except (NotFound, Unavailable) as error:
             self._fail(record, error)
@@ -378,14 +378,14 @@ class AssignedSources:
 
     def _unreadable(self, dataset: DatasetId, assigned: _Dataset, error: OdfError) -> None:
         """Retry a dataset later; its open sources continue as long as they can."""
-        trouble = Trouble.of(error, assigned.trouble)
+        trouble = Trouble.after_try(error, assigned.trouble)
         if trouble.tries == 1:
             log.error("cannot read dataset", dataset_id=str(dataset), why=trouble.why)
         self._datasets[dataset] = replace(assigned, trouble=trouble)
         self._schedule.later(dataset, trouble.delay)
 
     def _fail(self, record: SourceRecord, error: OdfError) -> None:
-        trouble = Trouble.of(error, record.trouble)
+        trouble = Trouble.after_try(error, record.trouble)
         if trouble.tries == 1:
             log.warning(
                 "source cannot be read yet",
@@ -394,7 +394,7 @@ class AssignedSources:
                 source=record.key[1],
                 why=trouble.why,
             )
-        self._records[record.key] = record.moved(Event.FAIL, trouble=trouble)
+        self._records[record.key] = record.move(Event.FAIL, trouble=trouble)
         self._schedule.later(record.key[0], trouble.delay)
 
     def _stop(self, record: SourceRecord, error: Exception, chain: object, batch: Span | None = None) -> None:
@@ -404,7 +404,7 @@ class AssignedSources:
         why = SourceStopped(dataset=record.alias, source=name, reason=reason, text=str(error), topic=topic)
         if (search := record.ongoing_search) is not None:
             search.finish(why)
-        self._set(record.moved(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
+        self._set(record.move(Event.STOP, stop=Stop(why=why, chain=chain, batch=batch)))
         log.error(
             "source stopped",
             dataset=record.alias,
@@ -439,5 +439,5 @@ class AssignedSources:
             self._reading.close(record.source)
         if (search := record.ongoing_search) is not None:
             search.finish(NoMessageToSkip(text=f"push source {key[1]} is no longer read on this instance"))
-        record.moved(Event.CLOSE)
+        record.move(Event.CLOSE)
         metrics.forget(record.alias, key[1])

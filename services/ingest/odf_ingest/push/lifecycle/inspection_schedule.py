@@ -53,7 +53,7 @@ class InspectionSchedule:
         self._patrol_due = time.monotonic() + PATROL_SECONDS
 
     def step(self) -> None:
-        """Have those datasets inspected that are due."""
+        """Inspect the datasets that are due."""
         now = time.monotonic()
         due = set()
         while self._later and self._later[0][0] <= now:

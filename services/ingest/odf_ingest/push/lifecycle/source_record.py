@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Why a source is stopped, the chain's facts then, and the batch that failed, if any."""
+    """The reason why a source is stopped, the chain's facts then, and the batch that failed, if any."""
 
     why: SourceStopped
     chain: object
@@ -42,7 +42,7 @@ class Stop:
         is_half = self.why.reason == IncompleteCorrection.__name__ or batch.is_first_rejected
         half_in = batch.first if is_half else None
         search = SkipSearch(count=batch.count, until=batch.end, why=str(self.why), half_in=half_in)
-        return search.halved(batch.count)
+        return search.halve(batch.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class SourceRecord:
     """When it entered this phase (seconds since the epoch)."""
     source: PushSource | None = None
     wait: Wait | None = None
-    """Why the next batch must be longer than the last one."""
+    """The reason why the next batch must be longer than the last one."""
     search: SkipSearch | None = None
     stop: Stop | None = None
     trouble: Trouble | None = None
@@ -80,7 +80,7 @@ class SourceRecord:
         """Return the search whose result a command may wait for."""
         return self.search or (None if self.source is None else self.source.search)
 
-    def moved(
+    def move(
         self,
         event: Event,
         *,

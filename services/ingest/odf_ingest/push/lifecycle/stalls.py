@@ -33,7 +33,7 @@ BuildingOf = Callable[[DatasetId, MergeStrategy], BuildProgress | None]
 
 
 def of_dataset(trouble: Trouble) -> Refused:
-    """Return why a dataset cannot be read."""
+    """Return the reason why a dataset cannot be read."""
     return SourceRetries(
         source="",
         reason="DatasetUnreadable",
@@ -44,7 +44,7 @@ def of_dataset(trouble: Trouble) -> Refused:
 
 
 def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
-    """Return why a source is stalled; None if it is not."""
+    """Return the reason why a source is stalled; None if it is not."""
     if record.stop is not None:
         return record.stop.why
     name, source = record.key[1], record.source
@@ -84,7 +84,7 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
 
 
 def _building(record: SourceRecord, building_of: BuildingOf) -> BuildProgress | None:
-    """Return how far the source's index is built, if that has taken long enough to be reported."""
+    """Return the progress of the source's index, if it takes long enough to be reported."""
     source = record.source
     building = None if source is None else building_of(source.dataset, source.plan.source.merge)
     if building is None or time.time() - building.since <= REPORT_RETRIES_AFTER_SECONDS:
@@ -109,12 +109,12 @@ class WaitingReports:
         self._report = report
         self._stopped: set[Key] = set()
 
-    def stopped(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
+    def report_stopped(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
         """Report what waits for a stopped source, unless its topic cannot be described."""
         self._stopped.add(key)
         self._report_count(key, state, topic)
 
-    def opened(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
+    def report_opened(self, key: Key, state: ChainState, topic: SourceTopic) -> None:
         """Report what waits for a source that was stopped before."""
         if key in self._stopped:
             self._stopped.discard(key)

@@ -21,7 +21,7 @@ from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.types.columns import convert_table, parsed_schema, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
-from odf_ingest.read.types.type_names import printable, shown, type_name
+from odf_ingest.read.types.type_names import printable, show_value, type_name
 
 _IN_COLUMN: Final = re.compile(r"In CSV column #(\d+): (?:CSV conversion error to (.+?): )?(.*)", re.DOTALL)
 # The value is quoted as it is, so that it may contain quotes too.
@@ -39,7 +39,7 @@ def parse(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> pa.Table:
     if len(columns) == 0:
         raise InvalidInput(text="has no columns")
     require_utf8(text)
-    formats = TimeFormats.of(step)
+    formats = TimeFormats.from_step(step)
     parsed = _readable(parsed_schema(columns, formats, is_lenient=True))
     try:
         table = None if _may_be_hexadecimal(text) else _read(step, text, parsed)
@@ -73,7 +73,7 @@ def misfits(step: ReadStepCsv, records: Sequence[bytes], columns: pa.Schema) -> 
         return suspects
     if len(table) != len(rest):
         return suspects
-    formats = TimeFormats.of(step)
+    formats = TimeFormats.from_step(step)
     parsed = parsed_schema(columns, formats, is_lenient=True)
     for values, text, column in zip(table.columns, parsed, columns, strict=True):
         if _is_number(text.type):
@@ -192,7 +192,7 @@ def _require_unchanged(step: ReadStepCsv, text: bytes, columns: pa.Schema) -> No
     for column, values in zip(numbers, texts.columns, strict=True):
         changed = values.filter(changed_by(values, column.type))
         if len(changed):
-            type_, value = type_name(column.type), shown(changed[0].as_py())
+            type_, value = type_name(column.type), show_value(changed[0].as_py())
             why = f"{value} is not as {type_} prints a number, and earlier records had no others"
             raise InvalidInput(where=f"column {column.name}", text=f"{why}; {_DECLARE.format(type=type_)}")
 

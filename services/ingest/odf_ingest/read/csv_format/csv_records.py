@@ -10,7 +10,7 @@ from typing import Final
 from odf_common.data.read_options import DEFAULT_QUOTE, DEFAULT_SEPARATOR, require_csv_characters
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepCsv
-from odf_ingest.read.types.type_names import shown
+from odf_ingest.read.types.type_names import show_value
 
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r|\Z")
 
@@ -71,16 +71,16 @@ class Grammar:
         return end
 
     def _bad_quote(self, text: bytes, start: int, end: int) -> BadQuote:
-        """Return what is wrong with a record from `start`, of which the values up to `end` are good."""
+        """Return the fault of a record from `start`, whose values up to `end` are good."""
         rest = text[end : end + 40].decode(errors="replace")
         if end == start or rest.startswith(self.separator):
-            line, begin = text.count(b"\n", 0, end) + 1, shown(rest.removeprefix(self.separator))
+            line, begin = text.count(b"\n", 0, end) + 1, show_value(rest.removeprefix(self.separator))
             return BadQuote(line=line, text=f"a quote is never closed: {begin}")
         *_, value = _values(self.separator, self.quote, self.escape).finditer(text[start:end])
         further = value.group().count(b"\n")
         where = f", {further} line{'s' * (further > 1)} further down" if further else ""
         line = text.count(b"\n", 0, start + value.start()) + 1
-        return BadQuote(line=line, text=f"text follows the closing quote{where}: {shown(rest)}")
+        return BadQuote(line=line, text=f"text follows the closing quote{where}: {show_value(rest)}")
 
     def is_blank(self, text: bytes) -> bool:
         """Return whether the text has only white space, and none that separates values, as tabs may."""

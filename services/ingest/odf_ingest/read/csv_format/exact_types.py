@@ -51,7 +51,10 @@ def may_change(text: bytes) -> bool:
 
 
 def changed_by(texts: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """Return which texts an inferred column would change: of another notation (007, +7, 1e5), or with more digits."""
+    """Return the texts that an inferred column would change.
+
+    Of another notation (007, +7, 1e5), or with more digits.
+    """
     pattern = _CHANGED_INTEGER if kind.is_integer(type_) else _CHANGED
     changed = pc.and_(pc.match_substring_regex(texts, pattern), pc.match_substring_regex(texts, ANY_NUMBER))
     return pc.or_(changed, _loses_digits(texts)) if kind.is_floating(type_) else changed
@@ -71,7 +74,7 @@ def _loses_digits(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def why_text(texts: pa.ChunkedArray, *, has_null_value: bool = False) -> str | None:
-    """Return why a column of numbers has to be text; None if it has none, or no number.
+    """Return the reason why a column of numbers has to be text; None if it has none, or no number.
 
     `has_null_value`: a text already stands for null, so that no other can.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, show_value
 
 _FIELDS_OFFSET: Final = 32
 _FIELD_BYTES: Final = 32
@@ -108,7 +108,7 @@ def _header(dbf: bytes) -> _Header:
     for field in fields:
         if field.type not in "CNFDL":
             text = f"type {field.type!r} is not supported; supported are C, N, F, D and L"
-            raise InvalidInput(where=f".dbf: column {shown(field.name.decode('latin-1'))}", text=text)
+            raise InvalidInput(where=f".dbf: column {show_value(field.name.decode('latin-1'))}", text=text)
     return _Header(records=records, start=start, size=size, fields=tuple(fields))
 
 
@@ -139,7 +139,7 @@ def _encoding_of(cpg: bytes) -> str:
         "".encode(plain)
         return codecs.lookup(plain).name
     except (LookupError, ValueError) as error:
-        raise InvalidInput(where=".cpg", text=f"{shown(text)} is not a known encoding") from error
+        raise InvalidInput(where=".cpg", text=f"{show_value(text)} is not a known encoding") from error
 
 
 def _decode(raw: bytes, encoding: str, what: str) -> str:
@@ -155,7 +155,7 @@ def _value(field: _Field, raw: bytes, encoding: str) -> object:
         try:
             return raw.rstrip(b"\0 ").decode(encoding).rstrip(" ") or None
         except UnicodeDecodeError:
-            raise ValueError(f"{shown(raw.rstrip(b' '))} is not {encoding} text") from None
+            raise ValueError(f"{show_value(raw.rstrip(b' '))} is not {encoding} text") from None
     text = raw.decode("latin-1").strip("\0 ")
     if not text or set(text) == {"*"}:
         return None
@@ -171,14 +171,14 @@ def _logical(text: str) -> bool | None:
         return False
     if text == "?":
         return None
-    raise ValueError(f"{shown(text)} is not a logical value")
+    raise ValueError(f"{show_value(text)} is not a logical value")
 
 
 def _day(text: str) -> str | None:
     if text == "0" * 8:
         return None
     if _DAY.fullmatch(text) is None:
-        raise ValueError(f"{shown(text)} is not a date of the form YYYYMMDD")
+        raise ValueError(f"{show_value(text)} is not a date of the form YYYYMMDD")
     return f"{text[:4]}-{text[4:6]}-{text[6:]}"
 
 
@@ -186,7 +186,7 @@ def _number(text: str) -> Quoted:
     """Return the number as JSON writes it, with the same digits."""
     match = _NUMBER.fullmatch(text)
     if match is None or not (match.group(2) or match.group(3)):
-        raise ValueError(f"{shown(text)} is not a number")
+        raise ValueError(f"{show_value(text)} is not a number")
     sign, whole, fraction, exponent = match.groups()
     digits = (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
     return Quoted(f"{sign.strip('+')}{digits}" + (f"e{int(exponent)}" if exponent else ""))

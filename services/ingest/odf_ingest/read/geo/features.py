@@ -13,7 +13,7 @@ from odf_common.metadata.steps import ReadStep
 from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.json_formats.object_readers import register_files, register_messages
-from odf_ingest.read.types.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, show_value
 
 _POSITIONS: Final = frozenset(
     {"Point", "MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon"}
@@ -49,7 +49,7 @@ def record_of(text: bytes) -> bytes:
     """Return a feature's record as a JSON object on one line; raises `InvalidInput`."""
     feature = decode_object(text)
     if feature.get("type") != "Feature":
-        raise InvalidInput(text=f"its type is {shown(feature.get('type'))} instead of 'Feature'")
+        raise InvalidInput(text=f"its type is {show_value(feature.get('type'))} instead of 'Feature'")
     properties = feature.get("properties")
     if properties is not None and not isinstance(properties, dict):
         raise InvalidInput(text="its properties are not an object")
@@ -81,7 +81,7 @@ def json_text(value: object) -> str:
 def _check_geometry(geometry: object) -> object:
     """Return the geometry; raises `InvalidInput` unless it has a type of RFC 7946 and what belongs to it."""
     if not isinstance(geometry, dict):
-        raise _refusal(f"{shown(geometry)} is not a GeoJSON geometry")
+        raise _refusal(f"{show_value(geometry)} is not a GeoJSON geometry")
     type_ = geometry.get("type")
     if type_ == _COLLECTION and isinstance(geometry.get("geometries"), list):
         for member in geometry["geometries"]:
@@ -92,7 +92,7 @@ def _check_geometry(geometry: object) -> object:
         needed = "geometries" if type_ == _COLLECTION else "coordinates"
         raise _refusal(f"a geometry of type {type_!r} needs a list of {needed}")
     else:
-        raise _refusal(f"{shown(type_)} is not a type of GeoJSON geometries")
+        raise _refusal(f"{show_value(type_)} is not a type of GeoJSON geometries")
     return geometry
 
 
@@ -101,7 +101,7 @@ def _require_numbers(coordinates: list[object]) -> None:
         if isinstance(coordinate, list):
             _require_numbers(coordinate)
         elif not isinstance(coordinate, Quoted) or coordinate[-1:].isalpha():
-            raise _refusal(f"{shown(coordinate)} is not a coordinate")
+            raise _refusal(f"{show_value(coordinate)} is not a coordinate")
 
 
 def _refusal(text: str) -> InvalidInput:

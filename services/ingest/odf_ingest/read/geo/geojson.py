@@ -9,7 +9,7 @@ from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.geo.features import record_of, register
 from odf_ingest.read.json_formats.json_exact import Document
 from odf_ingest.read.json_formats.json_lines import lines_of
-from odf_ingest.read.types.type_names import shown
+from odf_ingest.read.types.type_names import show_value
 
 
 def _record_of_line(value: bytes) -> bytes:
@@ -48,7 +48,7 @@ def _features(value: bytes) -> list[bytes]:
         return [text]
     if type_ != "FeatureCollection" or features is None:
         raise InvalidInput(
-            text=f"is not a GeoJSON FeatureCollection with features: its type is {shown(type_)}"
+            text=f"is not a GeoJSON FeatureCollection with features: its type is {show_value(type_)}"
         )
     return [feature.encode() for _, feature in features]
 

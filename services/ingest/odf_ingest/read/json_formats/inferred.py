@@ -24,7 +24,7 @@ from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
 from odf_ingest.read.types.known_columns import extend_columns
 from odf_ingest.read.types.numbers import LONG_NUMBER, is_rounded
-from odf_ingest.read.types.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, show_value
 
 HALF_PAIR: Final = re.compile(
     rb"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]"
@@ -46,7 +46,7 @@ def infer_schema(lines: MessageBuffer, base: pa.Schema | None, parsed: pa.Schema
 
 
 def too_deep(lines: MessageBuffer) -> AbstractSet[int]:
-    """Return which lines are nested too deeply for inference."""
+    """Return the lines that are nested too deeply for inference."""
     raw = np.frombuffer(lines.text, np.uint8)
     opened = np.append(0, np.cumsum((raw == ord("{")) | (raw == ord("["))))
     counts = np.diff(opened[lines.ends], prepend=0)
@@ -66,7 +66,7 @@ def _require_names(value: object) -> None:
     if isinstance(value, dict):
         for name, inner in value.items():
             if not _is_name(name):
-                raise InvalidInput(text=f"has half a surrogate pair: {shown(name)}")
+                raise InvalidInput(text=f"has half a surrogate pair: {show_value(name)}")
             _require_names(inner)
     elif isinstance(value, list):
         for inner in value:
@@ -196,7 +196,7 @@ def _decimal_type(numbers: Iterable[str]) -> pa.DataType | None:
 
 
 def _scale(number: Decimal) -> int:
-    """Return how many digits after the point are not zeros at the end."""
+    """Return the number of digits after the point, without zeros at the end."""
     _, digits, exponent = number.as_tuple()
     zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
     return max(0, -int(exponent) - zeros) if number else 0

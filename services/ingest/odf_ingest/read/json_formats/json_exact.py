@@ -20,7 +20,7 @@ from odf_ingest.read.encoding import not_utf8
 from odf_ingest.read.types.conversions import TABLE, misfit_text
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind, kind_of
 from odf_ingest.read.types.numbers import is_rounded
-from odf_ingest.read.types.type_names import Quoted, shown
+from odf_ingest.read.types.type_names import Quoted, show_value
 
 _KINDS: Final[Mapping[type[object], ValueKind]] = {
     bool: ValueKind.BOOLEAN,
@@ -69,7 +69,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def decode(text: bytes) -> object:
-    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, also for duplicate keys."""
+    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, even for duplicate keys."""
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:
@@ -136,7 +136,7 @@ def rewrite_exactly(text: bytes, schema: pa.Schema, formats: TimeFormats) -> byt
     try:
         return _write_object(columns).encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(text=f"has half a surrogate pair: {shown(error.object)}") from error
+        raise InvalidInput(text=f"has half a surrogate pair: {show_value(error.object)}") from error
 
 
 def with_text_of_containers(text: bytes, columns: Iterable[pa.Field]) -> bytes:
@@ -155,7 +155,7 @@ def require_known(members: dict[str, object], schema: pa.Schema) -> None:
     if len(schema) == 0:
         raise Misfit(text=NO_COLUMN_TEXT)
     if not any(name in members for name in schema.names):
-        has = f"it has {', '.join(map(shown, list(members)[:10]))}" if members else "it is empty"
+        has = f"it has {', '.join(map(show_value, list(members)[:10]))}" if members else "it is empty"
         raise Misfit(text=f"has none of the columns {', '.join(schema.names[:20])}; {has}")
 
 
@@ -217,7 +217,8 @@ def _floating(token: str, target: pa.DataType, where: str, formats: TimeFormats)
         raise _misfit(Quoted(token), target, where)
     if formats.is_inferred and is_rounded(token):
         raise Misfit(
-            where=f"column {where}", text=f"{shown(Quoted(token))} {_ROUNDED.format(nearest=float(token))}"
+            where=f"column {where}",
+            text=f"{show_value(Quoted(token))} {_ROUNDED.format(nearest=float(token))}",
         )
     return token
 

@@ -65,7 +65,7 @@ def parse_objects(values: Sequence[bytes], schema: pa.Schema | None, formats: Ti
 
 def parse_inferred(values: Sequence[bytes], schema: pa.Schema, formats: TimeFormats) -> pa.Table:
     """Return one record per value with inferred columns; raises `InvalidInput`."""
-    require_inferable(MessageBuffer.of(values))
+    require_inferable(MessageBuffer.pack(values))
     return parse_objects(values, schema, formats)
 
 
@@ -102,7 +102,7 @@ def read_records_by_name(
 def misfits(
     values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats
 ) -> Mapping[int, str | None]:
-    """Return which values are not records, with the reason if it is the same for the value alone."""
+    """Return the values that are not records, with the reason if it is the same for the value alone."""
     reasons: dict[int, str | None] = {}
     lines: dict[int, bytes] = {}
     for number, value in enumerate(values):
@@ -130,7 +130,7 @@ def inferred_columns(
     values: Sequence[bytes | None], base: pa.Schema | None, formats: TimeFormats
 ) -> pa.Schema:
     """Return the columns of objects, one per line: those of `base`, then new ones; unreadable lines are ignored."""
-    lines = MessageBuffer.of(values)
+    lines = MessageBuffer.pack(values)
     is_lenient = epoch_digits(formats.timestamp) is None
     parsed = None if base is None else parsed_schema(base, formats, is_lenient=is_lenient)
     try:
@@ -144,15 +144,15 @@ def inferred_columns(
 
 def columns_of_batch(values: Sequence[bytes], base: pa.Schema | None, formats: TimeFormats) -> pa.Schema:
     """Return the columns of objects that are parsed together; raises `InvalidInput`."""
-    require_inferable(MessageBuffer.of(values))
+    require_inferable(MessageBuffer.pack(values))
     return inferred_columns(values, base, formats)
 
 
 def as_lines(values: Sequence[bytes], schema: pa.Schema | None, formats: TimeFormats) -> MessageBuffer:
     """Return the values with each object on its own line; raises `InvalidInput` if one is not an object."""
-    lines = MessageBuffer.of(values)
+    lines = MessageBuffer.pack(values)
     if not _is_one_each(lines):
-        lines = MessageBuffer.of([_one_line(value, schema, formats) for value in values])
+        lines = MessageBuffer.pack([_one_line(value, schema, formats) for value in values])
         if not _is_one_each(lines):
             require_utf8(lines.text)
             has_array = any(value.lstrip().startswith(b"[") for value in values)
@@ -217,7 +217,7 @@ def _require_known(table: pa.Table, lines: MessageBuffer, schema: pa.Schema) -> 
 
 
 def _rows_of_nulls(table: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return which records have no values; those may have none of the columns."""
+    """Return the records without values; those may have none of the columns."""
     rows = np.ones(table.num_rows, np.bool_)
     for column in table.columns:
         if column.null_count == 0 or not rows.any():

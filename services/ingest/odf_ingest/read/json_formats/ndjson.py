@@ -20,7 +20,7 @@ def _file(step: ReadStepNdJson, file: Path, schema: pa.Schema | None) -> pa.Tabl
 
 @read_batch.register(ReadStepNdJson)
 def _batch(step: ReadStepNdJson, value: bytes, schema: pa.Schema | None) -> pa.Table:
-    return parse_text(to_utf8(value, step.encoding), schema, TimeFormats.of(step))
+    return parse_text(to_utf8(value, step.encoding), schema, TimeFormats.from_step(step))
 
 
 @split_file.register(ReadStepNdJson)
@@ -32,7 +32,7 @@ def _split(step: ReadStepNdJson, content: bytes) -> FileRecords:
 @infer_batch.register(ReadStepNdJson)
 def _infer_batch(step: ReadStepNdJson, value: bytes, base: pa.Schema | None) -> pa.Schema:
     lines, _ = lines_of(to_utf8(value, step.encoding))
-    return columns_of_batch(lines, base, TimeFormats.of(step))
+    return columns_of_batch(lines, base, TimeFormats.from_step(step))
 
 
 register_messages(

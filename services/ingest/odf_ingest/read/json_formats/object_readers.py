@@ -21,7 +21,7 @@ def register_files(step: type[Step], find_objects: ObjectsByPlace[Step]) -> None
 
     @interface.read_batch.register(step)
     def batch(step: Step, value: bytes, schema: pa.Schema | None) -> pa.Table:
-        return _read_objects(find_objects(step, value), schema, TimeFormats.of(step))
+        return _read_objects(find_objects(step, value), schema, TimeFormats.from_step(step))
 
     @interface.read_file.register(step)
     def file(step: Step, file: Path, schema: pa.Schema | None) -> pa.Table:
@@ -29,7 +29,7 @@ def register_files(step: type[Step], find_objects: ObjectsByPlace[Step]) -> None
 
     @interface.infer_batch.register(step)
     def columns(step: Step, value: bytes, base: pa.Schema | None) -> pa.Schema:
-        formats = TimeFormats.of(step)
+        formats = TimeFormats.from_step(step)
         lines = [json_lines.one_line(text, None, formats) for text in find_objects(step, value).values()]
         return json_lines.columns_of_batch(lines, base, formats)
 
@@ -46,22 +46,22 @@ def register_messages(
 
     @interface.read_records.register(step)
     def records(step: Step, values: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
-        return json_lines.parse_objects(objects(step, values), schema, TimeFormats.of(step))
+        return json_lines.parse_objects(objects(step, values), schema, TimeFormats.from_step(step))
 
     @interface.read_inferred.register(step)
     def inferred(step: Step, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-        return json_lines.parse_inferred(objects(step, values), schema, TimeFormats.of(step))
+        return json_lines.parse_inferred(objects(step, values), schema, TimeFormats.from_step(step))
 
     @interface.suspects.register(step)
     def suspects(step: Step, values: Sequence[bytes], schema: pa.Schema | None) -> Mapping[int, str | None]:
         found, reasons = _find_each(step, values, find_object)
-        misfits = json_lines.misfits(list(found.values()), schema, TimeFormats.of(step))
+        misfits = json_lines.misfits(list(found.values()), schema, TimeFormats.from_step(step))
         numbers = list(found)
         return reasons | {numbers[row]: why for row, why in misfits.items()}
 
     @interface.infer_records.register(step)
     def columns(step: Step, values: Sequence[bytes], base: pa.Schema | None) -> pa.Schema:
-        formats = TimeFormats.of(step)
+        formats = TimeFormats.from_step(step)
         if is_object(step):
             return json_lines.inferred_columns(values, base, formats)
         found, _ = _find_each(step, values, find_object)  # the others are rejected when they are read

@@ -1,4 +1,4 @@
-"""Which value becomes which, on every way in: one rule for each kind of value and each kind of declared type.
+"""Conversions of values, on every way in: one rule for each kind of value and each kind of declared type.
 
 A value arrives exactly, or is refused with what to write instead. Only times may lose something: a fraction that is
 finer than the column is cut towards the past, unless the source refuses that (`finerTimes`). The parsers of text
@@ -22,7 +22,7 @@ from odf_ingest.read.types import numbers, times
 from odf_ingest.read.types.kinds import DECLARED, UUID, TimeFormats, ValueKind, kind_of
 from odf_ingest.read.types.numbers import outgrown
 from odf_ingest.read.types.times import cut, from_epoch
-from odf_ingest.read.types.type_names import Quoted, shown, type_name
+from odf_ingest.read.types.type_names import Quoted, show_value, type_name
 from odf_ingest.read.types.uuids import to_uuids
 
 Convert = Callable[[pa.Array, pa.DataType, TimeFormats], pa.Array]
@@ -30,12 +30,15 @@ Convert = Callable[[pa.Array, pa.DataType, TimeFormats], pa.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What values of a kind become; `convert` raises `InvalidInput`, `ValueError` or Arrow's errors for the others."""
+    """The conversion of a kind of values.
+
+    `convert` raises `InvalidInput`, `ValueError` or Arrow's errors for the others.
+    """
 
     accepts: str = ""
     """Empty: none is accepted."""
     instead: str
-    """What to do about a value that is refused."""
+    """The remedy for a refused value."""
     convert: Convert
 
 
@@ -88,7 +91,7 @@ def first_refused(values: pa.Array | pa.ChunkedArray, convert: Callable[[pa.Arra
 
 
 def misfit_text(value: object, source: ValueKind, target: pa.DataType) -> str:
-    """Return why a value is refused, and what to do instead."""
+    """Return the reason why a value is refused, and the remedy."""
     if isinstance(value, bool):
         value = Quoted(str(value).lower())
     elif isinstance(value, list | dict):
@@ -99,7 +102,7 @@ def misfit_text(value: object, source: ValueKind, target: pa.DataType) -> str:
     if is_text or source in {ValueKind.INTEGER, ValueKind.DECIMAL, ValueKind.FLOAT}:
         hint = hint or outgrown(value, target)
     hint = hint or f"; {TABLE[source, declared].instead}"
-    return f"{shown(value)} is not a value of {type_name(target)}{hint}"
+    return f"{show_value(value)} is not a value of {type_name(target)}{hint}"
 
 
 def _convert(values: pa.Array, target: pa.DataType, where: str, formats: TimeFormats) -> pa.Array:
@@ -257,7 +260,7 @@ def _of_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        reason = f"{shown(text)} is not base64, in which a decoded message has bytes; declare STRING"
+        reason = f"{show_value(text)} is not base64, in which a decoded message has bytes; declare STRING"
         raise InvalidInput(text=reason) from error
 
 

@@ -103,7 +103,7 @@ class TimeFormats:
     """The kind of strings: JSON's, which are no numbers, or text that may be anything."""
 
     @classmethod
-    def of(cls, step: ReadStep) -> Self:
+    def from_step(cls, step: ReadStep) -> Self:
         """Return the formats of a read step."""
         is_declared = bool(step.ddl_schema or step.schema)
         if not isinstance(step, ReadStepCsv | ReadStepJson | ReadStepNdJson):

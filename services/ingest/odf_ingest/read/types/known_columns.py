@@ -1,4 +1,7 @@
-"""How a dataset's columns continue in a batch without a declared schema: they keep their types, and new ones follow."""
+"""Continuation of a dataset's columns in a batch without a declared schema.
+
+They keep their types, and new ones follow.
+"""
 
 from collections.abc import Iterable
 from typing import Final

@@ -17,7 +17,7 @@ _MAX_FLOAT: Final = Decimal(math.ldexp(2 - 2**-23, 127))  # of 32 bits
 
 
 def outgrown(value: object, target: pa.DataType) -> str:
-    """Return what to add to the message that a value does not fit a column: the ways that exist if it is too large."""
+    """Return the addition to the message that a value does not fit a column: the ways that exist if it is too large."""
     try:
         number = Decimal(str(value).strip())
     except InvalidOperation:

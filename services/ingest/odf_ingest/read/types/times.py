@@ -21,7 +21,7 @@ import pyarrow.types as kind
 from odf_common.data.stored_types import in_unit
 from odf_common.data.time_format import TimeFormat, epoch_digits, epoch_hint, time_format
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import Quoted, shown, type_name
+from odf_ingest.read.types.type_names import Quoted, show_value, type_name
 
 # Not a parameter of every reader: they are chosen by read steps, in which the specification has no such option.
 _REFUSES_FINER: Final = ContextVar("_REFUSES_FINER", default=False)
@@ -57,7 +57,7 @@ def require_not_finer(restored: pa.Array, values: pa.Array, written: pa.Array) -
 
 
 def _finer(text: str) -> InvalidInput:
-    what = f"{shown(text)} has a finer fraction than its column, and the source has finerTimes=refuse"
+    what = f"{show_value(text)} has a finer fraction than its column, and the source has finerTimes=refuse"
     return InvalidInput(text=f"{what}; declare more digits, or STRING")
 
 
@@ -125,7 +125,7 @@ def to_timestamps(texts: pa.Array, format_text: str | None, target: pa.DataType 
         if how is not None and not is_far:
             raise _no_such_time(text, how) from error
         hint = reach or epoch_hint(text) or f"; {WRITE_TIME}"
-        raise InvalidInput(text=f"{shown(text)} is not a value of {type_name(target)}{hint}") from error
+        raise InvalidInput(text=f"{show_value(text)} is not a value of {type_name(target)}{hint}") from error
 
 
 def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
@@ -146,12 +146,12 @@ def to_dates(texts: pa.Array, format_text: str | None) -> pa.Array:
         text = texts[0].as_py()
         if how is not None:
             raise _no_such_time(text, how) from error
-        raise InvalidInput(text=f"{shown(text)} is not a value of DATE; {WRITE_DATE}") from error
+        raise InvalidInput(text=f"{show_value(text)} is not a value of DATE; {WRITE_DATE}") from error
 
 
 def _no_such_time(text: str, how: TimeFormat) -> InvalidInput:
     """Return the error for a string that has the parts of a format, and is no time, such as a 30th of February."""
-    return InvalidInput(text=f"{shown(text)} has the format {how.text!r}, and no such time exists")
+    return InvalidInput(text=f"{show_value(text)} has the format {how.text!r}, and no such time exists")
 
 
 def _reads(texts: pa.Array, read: Callable[[pa.Array], pa.Array]) -> bool:
@@ -167,7 +167,7 @@ def to_times(texts: pa.Array, target: pa.DataType) -> pa.Array:
     is_time = pc.match_substring_regex(texts, _TIME)
     if pc.any(pc.invert(is_time), min_count=0).as_py():
         first = texts.filter(pc.invert(is_time))[0].as_py()
-        raise InvalidInput(text=f"{shown(first)} is not a time of day, such as 23:59:59.999")
+        raise InvalidInput(text=f"{show_value(first)} is not a time of day, such as 23:59:59.999")
     clock = without_finer_digits(texts, _DIGITS["ns"])
     day = pa.scalar("1970-01-01", pa.string())
     timestamps = pc.binary_join_element_wise(day, clock, "T").cast(pa.timestamp("ns"))
@@ -242,7 +242,7 @@ def _parse_timestamp(text: str, how: TimeFormat) -> datetime:
         timestamp = datetime.strptime(how.prefix + text, how.strptime)  # noqa: DTZ007 - naive ones become UTC below
         return timestamp.replace(tzinfo=UTC) if timestamp.tzinfo is None else timestamp.astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise InvalidInput(text=f"{shown(text)} is not of the format {how.text!r}") from error
+        raise InvalidInput(text=f"{show_value(text)} is not of the format {how.text!r}") from error
 
 
 def _nulls_of(texts: pa.Array, values: pa.Array) -> pa.Array:
@@ -252,7 +252,7 @@ def _nulls_of(texts: pa.Array, values: pa.Array) -> pa.Array:
 def _refuse(texts: pa.Array, values: pa.Array, how: TimeFormat) -> None:
     wrong = pc.and_(pc.is_valid(texts), pc.is_null(values))
     first = texts.filter(wrong)[0].as_py()
-    raise InvalidInput(text=f"{shown(first)} is not of the format {how.text!r}")
+    raise InvalidInput(text=f"{show_value(first)} is not of the format {how.text!r}")
 
 
 _NANOSECOND_DIGITS: Final = 9
@@ -279,7 +279,7 @@ def from_epoch(values: pa.Array | pa.ChunkedArray, digits: int, target: pa.DataT
         if len(values) > 1:
             raise ValueError(target) from error
         value = values[0].as_py()
-        text = shown(Quoted(value.normalize()) if isinstance(value, Decimal) else value)
+        text = show_value(Quoted(value.normalize()) if isinstance(value, Decimal) else value)
         raise InvalidInput(text=f"{text} is not a time in {_UNITS[digits]} since 1970") from error
 
 

@@ -26,7 +26,7 @@ def type_name(type_: pa.DataType) -> str:
     return definition.removeprefix("c ")
 
 
-def shown(value: object) -> str:
+def show_value(value: object) -> str:
     """Return a value as quoted in a message: on one line, truncated if long."""
     text = str(value) if isinstance(value, Quoted) else repr(value)
     return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[:_MAX_VALUE_CHARACTERS]}…"

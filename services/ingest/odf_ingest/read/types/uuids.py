@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.types.type_names import shown
+from odf_ingest.read.types.type_names import show_value
 
 UUID: Final = pa.uuid()
 _CANONICAL: Final = r"^[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$"
@@ -22,7 +22,9 @@ def to_uuids(texts: pa.Array) -> pa.Array:
     is_uuid = pc.match_substring_regex(texts, _CANONICAL)
     if pc.any(pc.invert(is_uuid), min_count=0).as_py():
         first = texts.filter(pc.invert(is_uuid))[0].as_py()
-        raise InvalidInput(text=f"{shown(first)} is not a UUID, such as 123e4567-e89b-12d3-a456-426614174000")
+        raise InvalidInput(
+            text=f"{show_value(first)} is not a UUID, such as 123e4567-e89b-12d3-a456-426614174000"
+        )
     digits = pc.replace_substring(pc.fill_null(texts, "0" * _DIGITS), "-", "")
     raw = np.frombuffer(digits.cast(pa.binary(_DIGITS)).buffers()[1], np.uint8, len(texts) * _DIGITS)
     nibbles = _NIBBLES[raw]

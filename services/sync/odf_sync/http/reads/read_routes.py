@@ -43,7 +43,7 @@ NOT_CACHED: Final = {hdrs.CACHE_CONTROL: "no-cache"}
 
 
 class DataFormat(Enum):
-    """How records are laid out in JSON."""
+    """Layouts of records in JSON."""
 
     ARRAY_OF_OBJECTS = "JsonAoS"
     OBJECT_OF_ARRAYS = "JsonSoA"
@@ -51,7 +51,7 @@ class DataFormat(Enum):
 
 
 class SchemaFormat(Enum):
-    """How the schema of records is written."""
+    """Formats of the schema of records."""
 
     PARQUET = "Parquet"
 
@@ -112,15 +112,15 @@ class ReadRoutes:
         query = request.query
         limit = _number(query.get("limit"), DEFAULT_RECORDS, "limit", minimum=1)
         skip = _number(query.get("skip"), 0, "skip", minimum=0)
-        data_format = _chosen(DataFormat, query.get("dataFormat"), DataFormat.ARRAY_OF_OBJECTS)
-        schema_format = _chosen(SchemaFormat, query.get("schemaFormat"), None)
+        data_format = _choose(DataFormat, query.get("dataFormat"), DataFormat.ARRAY_OF_OBJECTS)
+        schema_format = _choose(SchemaFormat, query.get("schemaFormat"), None)
         entry = dataset_of(request)
         try:
             body = await self._run(
                 partial(self._encoded_tail, entry, limit, skip, data_format, schema_format)
             )
         except NotFound as error:
-            raise _refused(f"the data of {entry.alias} is not on this node", web.HTTPNotFound) from error
+            raise _refusal(f"the data of {entry.alias} is not on this node", web.HTTPNotFound) from error
         return web.Response(body=body, content_type=JSON, headers=NOT_CACHED)
 
     def _encoded_tail(
@@ -156,7 +156,7 @@ class ReadRoutes:
         table = table.slice(0, max(len(table) - skip, 0))
         table = table.slice(max(len(table) - limit, 0))
         if table.nbytes > MAX_ANSWER_BYTES:
-            raise _refused(f"{len(table)} records have {table.nbytes} bytes; set a lower limit")
+            raise _refusal(f"{len(table)} records have {table.nbytes} bytes; set a lower limit")
         return table
 
     async def _metadata(self, request: web.Request) -> web.Response:
@@ -221,21 +221,21 @@ def _number(text: str | None, default: int, name: str, *, minimum: int) -> int:
         return default
     is_short = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_RECORDS))
     if not is_short or not minimum <= int(text) <= MAX_RECORDS:
-        raise _refused(f"{name}: expected a number from {minimum} to {MAX_RECORDS}, got {text!r}")
+        raise _refusal(f"{name}: expected a number from {minimum} to {MAX_RECORDS}, got {text!r}")
     return int(text)
 
 
-def _chosen(choices: type[E], text: str | None, default: Any) -> Any:  # noqa: ANN401 - a member, or the default
+def _choose(choices: type[E], text: str | None, default: Any) -> Any:  # noqa: ANN401 - a member, or the default
     if text is None:
         return default
     try:
         return choices(text)
     except ValueError as error:
-        raise _refused(f"expected one of {_choices(choices)}, got {text!r}") from error
+        raise _refusal(f"expected one of {_choices(choices)}, got {text!r}") from error
 
 
 def _part(text: str) -> Part:
-    part: Part = _chosen(Part, text, None)
+    part: Part = _choose(Part, text, None)
     return part
 
 
@@ -243,5 +243,5 @@ def _choices(choices: type[Enum]) -> str:
     return ", ".join(choice.value for choice in choices)
 
 
-def _refused(text: str, kind: type[web.HTTPException] = web.HTTPBadRequest) -> web.HTTPException:
+def _refusal(text: str, kind: type[web.HTTPException] = web.HTTPBadRequest) -> web.HTTPException:
     return kind(text=json.dumps({"message": text}), content_type=JSON)

@@ -17,7 +17,7 @@ from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_sync.http.endpoints import dataset_of
-from odf_sync.repositories.pack_format import PACK_MEDIA_TYPE, SIGNATURES_MEDIA_TYPE, framed
+from odf_sync.repositories.pack_format import PACK_MEDIA_TYPE, SIGNATURES_MEDIA_TYPE, frame_block
 
 PIECE_BYTES: Final = 256 * 1024  # read from the store, and written to the client, at a time
 PACK_BYTES: Final = 64 * 1024 * 1024  # of blocks, after which a pack ends
@@ -33,18 +33,18 @@ class BlockPacks:
 
     async def send(self, request: web.Request) -> web.StreamResponse:
         """Send the block in the path and those before it, newest first, up to the one that `after` names."""
-        return await self._send(request, PACK_MEDIA_TYPE, self._stored(request), lambda _, raw: raw)
+        return await self._send(request, PACK_MEDIA_TYPE, self._open_dataset(request), lambda _, raw: raw)
 
     async def send_signatures(self, request: web.Request) -> web.StreamResponse:
         """Send the signatures of the same blocks in the same order, nothing for a block without one."""
-        stored = self._stored(request)
+        stored = self._open_dataset(request)
 
         def signature(name: Multihash, _: bytes) -> bytes:
             return stored_signature(stored, name) or b""
 
         return await self._send(request, SIGNATURES_MEDIA_TYPE, stored, signature)
 
-    def _stored(self, request: web.Request) -> StoredDataset:
+    def _open_dataset(self, request: web.Request) -> StoredDataset:
         return StoredDataset(dataset_of(request).dataset_id, self._datasets.blobs, self._datasets.refs)
 
     async def _send(
@@ -84,7 +84,7 @@ def _pieces(
         for name, raw, _ in raw_blocks(stored.read_block, newest):
             if name == after or size >= PACK_BYTES:
                 break
-            piece += framed(content(name, raw))
+            piece += frame_block(content(name, raw))
             size += len(raw)
             if len(piece) >= PIECE_BYTES:
                 yield bytes(piece)

@@ -3,7 +3,7 @@
 A store in a bucket fetches an object that the node has no copy of, which may take minutes. Slices and checkpoints are
 fetched by threads of their own; all other requests, blocks among them, are answered by the threads that all share.
 
-The tag of an object is its hash, also while the node has no copy of it. The times of a copy are those of its use.
+The tag of an object is its hash, even while the node has no copy of it. The times of a copy are those of its use.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ def _tag(name: Multihash) -> str:
 
 
 def _has(tags: tuple[ETag, ...] | None, name: Multihash) -> bool:
-    """Return whether one of the tags is that of an object."""
+    """Return whether one of the tags belongs to an object."""
     return any(tag.value in (str(name), ANY) for tag in tags or ())
 
 

@@ -1,7 +1,8 @@
 """Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and archives of blocks.
 
 An object belongs to a dataset once a block refers to it; until then nothing leads to it but its hash. What has arrived
-of an upload that was cut off is kept: a client that knows it asks for its size, by an empty body with `Content-Range:
+of an upload that was interrupted is kept: a client that knows it asks for its size, by an empty body with `Content-
+Range:
 bytes */SIZE`, and continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
 """
 
@@ -35,7 +36,7 @@ _RANGE: Final = re.compile(
 
 
 def upload_file(home: Path, alias: str, name: Multihash) -> Path:
-    """Return where what has arrived of an object is kept: for each dataset apart, whose editors trust each other."""
+    """Return the folder of partly received objects: for each dataset apart, whose editors trust each other."""
     return home / UPLOADED / f"{_of_alias(alias)}{name}"
 
 
@@ -45,7 +46,7 @@ def _of_alias(alias: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedUpload:
-    """Where an upload is kept until it is complete, and who takes it then."""
+    """The file of an upload until it is complete, and its receiver then."""
 
     file: Path
     name: Multihash
@@ -76,7 +77,7 @@ class ExpectedUpload:
         )
 
     async def store_if_complete(self, file: PartialFile) -> bool:
-        """Have all bytes taken, or removed: return whether they hash to the name."""
+        """Store all bytes, or remove them; return whether they hash to the name."""
         if file.hash() != self.name:
             file.path.unlink()
             return False
@@ -86,7 +87,7 @@ class ExpectedUpload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadTarget:
-    """Where objects go that are sent to a name."""
+    """The destination of objects that are sent to a name."""
 
     blobs: BlobStore
     home: Path
@@ -96,7 +97,7 @@ class UploadTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Which bytes a body has; `first` is None if it has none, and asks how many have arrived."""
+    """The byte range of a body; `first` is None if it has none, and asks for the number that has arrived."""
 
     first: int | None
     size: int
@@ -116,44 +117,44 @@ class ObjectUploads:
         """Take in the body of a request, or say how much of an earlier one has arrived."""
         length = request.content_length
         if length is None:
-            return _refused(411, "Content-Length is required")
+            return _refusal(411, "Content-Length is required")
         if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
-            return _refused(415, f"{hdrs.CONTENT_ENCODING} is not supported")
+            return _refusal(415, f"{hdrs.CONTENT_ENCODING} is not supported")
         part = _part(request, length)
         if part is None:
-            return _refused(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
+            return _refusal(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
         if part.size > upload.most:
-            return _refused(413, f"it may have {upload.most} bytes, not {part.size}")
-        with self._received.taken(caller) as has_room:
+            return _refusal(413, f"it may have {upload.most} bytes, not {part.size}")
+        with self._received.acquire(caller) as has_room:
             if not has_room:
-                return _refused(503, "too many objects are being received; try again", RETRY_AFTER)
+                return _refusal(503, "too many objects are being received; try again", RETRY_AFTER)
             if part.first is None and await asyncio.to_thread(upload.has):
                 return web.Response()
-            return await _received(request, upload, part)
+            return await _receive(request, upload, part)
 
 
-async def _received(request: web.Request, upload: ExpectedUpload, part: _Part) -> web.Response:
+async def _receive(request: web.Request, upload: ExpectedUpload, part: _Part) -> web.Response:
     opened = own_partial_file if part.is_continued else partial_file
     with ExitStack() as stack:
         file = await asyncio.to_thread(stack.enter_context, opened(upload.file.parent, upload.file.name))
         if file is None:
-            return _refused(503, "it is being received from another client", RETRY_AFTER)
+            return _refusal(503, "it is being received from another client", RETRY_AFTER)
         if part.first is None and file.tell() < part.size:
             return web.Response(status=204, headers={OFFSET: str(file.tell())})
         if part.first == 0:
             file.clear()
         elif part.first is not None and part.first != file.tell():
-            return _refused(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
+            return _refusal(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
         pace = pace_of_body()
-        if not await _written(request, file, pace, upload.note):
-            return _refused(408, pace.too_slow())
+        if not await _write(request, file, pace, upload.note):
+            return _refusal(408, pace.too_slow())
         if not await upload.store_if_complete(file):
-            return _refused(400, f"the body hashes to {file.hash()}, not to {upload.name}")
+            return _refusal(400, f"the body hashes to {file.hash()}, not to {upload.name}")
     return web.Response()
 
 
 def _part(request: web.Request, length: int) -> _Part | None:
-    """Return which bytes the body has; None if the headers contradict each other."""
+    """Return the byte range of the body; None if the headers contradict each other."""
     text = request.headers.get(hdrs.CONTENT_RANGE)
     if text is None:
         return _Part(0, length)
@@ -167,9 +168,7 @@ def _part(request: web.Request, length: int) -> _Part | None:
     return _Part(first, size) if last + 1 == size == first + length else None
 
 
-async def _written(
-    request: web.Request, file: PartialFile, pace: Pace, note: Callable[[int], object]
-) -> bool:
+async def _write(request: web.Request, file: PartialFile, pace: Pace, note: Callable[[int], object]) -> bool:
     """Append the body to a file; return False if the client stopped sending, or is too slow."""
     try:
         while chunk := await pace.read(request.content.read(CHUNK_BYTES)):
@@ -184,5 +183,5 @@ async def _written(
     return True
 
 
-def _refused(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
     return web.json_response({"message": text}, status=status, headers=headers)

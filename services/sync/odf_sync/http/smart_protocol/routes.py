@@ -144,7 +144,7 @@ class SmartProtocol:
             lists=self._lists,
         )
         serve = partial(serve_pull, source=source, request=request)
-        return await self._upgraded(request, PULL, serve, PULL_MESSAGE_BYTES)
+        return await self._upgrade(request, PULL, serve, PULL_MESSAGE_BYTES)
 
     async def _push(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -170,10 +170,10 @@ class SmartProtocol:
             require_allowed=partial(_require_allowed, request),
         )
         serve = partial(serve_push, target=target, request=request)
-        offered = self._offered(caller_of(request))
-        return await self._upgraded(request, PUSH, serve, MAX_MESSAGE_BYTES, offered)
+        offered = self._offer_headers(caller_of(request))
+        return await self._upgrade(request, PUSH, serve, MAX_MESSAGE_BYTES, offered)
 
-    def _offered(self, caller: Caller) -> dict[str, str]:
+    def _offer_headers(self, caller: Caller) -> dict[str, str]:
         """Return the headers that say what a push may use."""
         offered = {CONTINUES_HEADER: CONTINUES, SIGNATURES_HEADER: SIGNATURES}
         if self._authorizer.keeps_private(caller):
@@ -188,7 +188,7 @@ class SmartProtocol:
         is_chosen = is_kept and request.headers.get(CHOSEN_HEADER) == CHOSEN
         return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
-    async def _upgraded(
+    async def _upgrade(
         self,
         request: web.Request,
         table: Table,
@@ -201,7 +201,7 @@ class SmartProtocol:
         if refusal is not None:
             return refusal
         shares = self._push_shares if table is PUSH else self._pull_shares
-        with shares.taken(counted_caller(request)) as has_room:
+        with shares.acquire(counted_caller(request)) as has_room:
             if not has_room:
                 headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
                 return web.json_response({"message": TOO_MANY_TRANSFERS}, status=503, headers=headers)
@@ -265,7 +265,7 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
         if channel.end.state is not ExchangeState.DONE:
             await _closed_after_refusal(channel)
         with suppress(TimeoutError):
-            await channel.closed(FAULT_SECONDS)
+            await channel.await_close(FAULT_SECONDS)
         log.debug("transfer ended", close_code=CLOSE_OK, why="confirmed", **facts)
         await channel.close(CLOSE_OK, b"")
     except PeerClosed as closed:

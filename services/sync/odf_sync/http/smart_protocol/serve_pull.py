@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 
 from aiohttp import web
 
-from odf_common.adapters.local.faults import translated
+from odf_common.adapters.local.faults import translate_os_errors
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
@@ -98,14 +98,14 @@ class PullSource:
         return InvalidInterval(head=head, tail=after)
 
     def plan(self, blocks: Range) -> TransferPlan:
-        """Return what a range amounts to."""
+        """Return the totals of a range."""
         return plan_of(block_reader(self.blobs, self.dataset), blocks)
 
     def pack(self, blocks: Range) -> BinaryIO:
         """Return the archive of a range, in a file that the caller closes."""
         out = spool_file(self.blobs)
         try:
-            with translated():
+            with translate_os_errors():
                 pack(blocks.links(block_reader(self.blobs, self.dataset)), out)
         except BaseException:
             out.close()
@@ -169,19 +169,19 @@ class _Lists:
         """
         downloads = await self._small()
         if downloads is not None:
-            yield await self._counted(downloads)
+            yield await self._count_files(downloads)
             return
         await self._widen()
         size = min(PULL_MESSAGE_BYTES, AROUND_BYTES + OBJECT_BYTES * (self._most - self._count))
         if size <= SMALL_LIST_BYTES:
-            raise _refused(TOO_LONG)
+            raise _refusal(TOO_LONG)
         async with self._source.lists.receiving(size, counted_caller(self._request)):
             limit_received(self._request, size)
             downloads = await expect_in_pace(
                 self._channel, DownloadsRequest, lambda: bytes_received(self._request), SMALL_BYTES + 1
             )
             hold_received(self._request, SMALL_LIST_BYTES)
-            yield await self._counted(downloads)
+            yield await self._count_files(downloads)
 
     async def _small(self) -> DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
@@ -196,12 +196,12 @@ class _Lists:
                     return None
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
-    async def _counted(self, downloads: DownloadsRequest) -> tuple[ObjectFile, ...]:
+    async def _count_files(self, downloads: DownloadsRequest) -> tuple[ObjectFile, ...]:
         self._count += len(downloads.object_files)
         if self._count > self._most:
             await self._widen()
         if self._count > self._most:
-            raise _refused(TOO_LONG)
+            raise _refusal(TOO_LONG)
         return downloads.object_files
 
     async def _widen(self) -> None:
@@ -216,7 +216,7 @@ def _most_listed(plan: TransferPlan) -> int:
     return TIMES_LISTED * plan.num_objects + MORE_OBJECTS
 
 
-def _refused(text: str) -> TransferRefused:
+def _refusal(text: str) -> TransferRefused:
     return TransferRefused(fault=Internal(phase=Phase.PULL_OBJECTS, error_message=text))
 
 
@@ -233,7 +233,7 @@ def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Dow
 
 
 def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:
-    """Return where an object is served: by the store, which must not see the client's token, or by this node."""
+    """Return the download URL of an object: by the store, which must not see the client's token, or by this node."""
     download = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
     if download is None:
         return url_of(source.public_url, request, file)
@@ -241,7 +241,7 @@ def _location(source: PullSource, request: web.Request, file: ObjectFile) -> Tra
 
 
 def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
-    """Return where this node itself serves an object, as seen by the requesting client."""
+    """Return this node's own URL of an object, as seen by the requesting client."""
     origin = public_url or f"{request.scheme}://{request.host}"
     base = request.rel_url.raw_path.rpartition("/")[0]
     url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"

@@ -104,7 +104,7 @@ def held_bytes(plan: TransferPlan) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushTarget:
-    """Where a push goes: the name in its URL, the dataset that has it, and the head at the start."""
+    """The target of a push: the name in its URL, the dataset that has it, and the head at the start."""
 
     datasets: NodeDatasets
     home: Path
@@ -147,18 +147,18 @@ class PushTarget:
     def require_target(self, dataset: DatasetId | None) -> DatasetId:
         """Return the dataset; raises `TransferRefused` if it cannot have the name."""
         if dataset is None:
-            raise _refused(Phase.PUSH_UPLOADS, "the first block is not a Seed")
+            raise _refusal(Phase.PUSH_UPLOADS, "the first block is not a Seed")
         if self.entry is not None:
             return dataset
         entry = self.datasets.catalog.by_id(dataset)
         if entry is not None and self.may_find(entry):
             raise _has_another_name(entry.alias)
         if entry is not None or self.pushes.are_of_others(self.alias, dataset):
-            raise _refused(Phase.PUSH_TARGET, NOT_FREE)
+            raise _refusal(Phase.PUSH_TARGET, NOT_FREE)
         return dataset
 
     def complete(self, acceptance: Acceptance, dataset: DatasetId, push: PushRequest) -> None:
-        """Have the head moved; a new dataset is never visible to others than it should be.
+        """Move the head; a new dataset is never visible to others than it should be.
 
         Objects may have been sent and checked for hours: a token that was revoked since moves no head.
         """
@@ -175,7 +175,7 @@ class PushTarget:
     def uploads(
         self, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
     ) -> UploadsReply:
-        """Return where to send the objects that are not here."""
+        """Return the upload URLs of the objects that this node lacks."""
         return UploadsReply(
             object_transfer_strategies=tuple(self._upload(request, dataset, file) for file in files)
         )
@@ -183,7 +183,7 @@ class PushTarget:
     def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
         if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
             return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
-        upload_to, path = url_of(self.public_url, request, file), self.kept(file.physical_hash)
+        upload_to, path = url_of(self.public_url, request, file), self.stored_path(file.physical_hash)
         arrived = size_of(path) or 0
         if arrived:  # other clients send this header with the whole object
             upload_to = replace(
@@ -191,13 +191,13 @@ class PushTarget:
             )
         return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
-    def kept(self, name: Multihash) -> Path:
-        """Return where what was uploaded is kept."""
+    def stored_path(self, name: Multihash) -> Path:
+        """Return the path of an uploaded object."""
         return upload_file(self.home, self.alias, name)
 
     def archive_bytes(self) -> int:
-        """Return how much of the archives has arrived that exchanges of this name may refer to."""
-        return sum(size_of(self.kept(name)) or 0 for name in self.pushes.archives(self.alias))
+        """Return the number of bytes that have arrived of the archives to which exchanges of this name may refer."""
+        return sum(size_of(self.stored_path(name)) or 0 for name in self.pushes.archives(self.alias))
 
 
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
@@ -262,9 +262,9 @@ async def _received_blocks(
 
         message = await expect_in_pace(channel, NewBlocks, arrived, size)
         batch = message.new_blocks
-        archive = None if batch.archive is None else target.kept(batch.archive)
+        archive = None if batch.archive is None else target.stored_path(batch.archive)
         async with _refusing(channel):
-            blocks = await asyncio.to_thread(_unpacked, target.datasets.blobs, batch, plan, archive)
+            blocks = await asyncio.to_thread(_unpack, target.datasets.blobs, batch, plan, archive)
     return _ReceivedPush(blocks=blocks, archive=archive)
 
 
@@ -300,12 +300,12 @@ async def _receive(
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
         await expect_in_pace(channel, CompleteRequest, arrived)
         await asyncio.to_thread(target.complete, acceptance, dataset, push)
-    # Not earlier: a push that is cut off refers to it again, instead of sending it once more.
+    # Not earlier: a push that is interrupted refers to it again, instead of sending it once more.
     if received.archive is not None:
         received.archive.unlink(missing_ok=True)
 
 
-def _unpacked(
+def _unpack(
     blobs: BlobStore, batch: BlocksBatch, plan: TransferPlan, archive: Path | None = None
 ) -> SpooledBlocks:
     """Return the blocks of an archive, in a file; raises `InvalidInput` unless they are as planned."""
@@ -333,21 +333,21 @@ async def _receive_objects(
     *,
     most: int,
 ) -> None:
-    """Say where the objects of each list go, up to `most` in all, and wait until they have been sent."""
+    """Say where the objects of each list go, up to `most` in total, and wait until they have been sent."""
     count = 0
     while True:
         count += len(uploads.object_files)
         if count > most:
-            raise _refused(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
+            raise _refusal(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         limit_received(request, LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
-        await _uploaded(channel, lambda: target.pushes.bytes_received(target.alias))
+        await _await_uploads(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:
             return
         uploads = await expect_in_pace(channel, UploadsRequest, partial(bytes_received, request))
 
 
-async def _uploaded(channel: Channel, received: Callable[[], int]) -> None:
+async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
     """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
     before, fruitless, unanswered = received(), 0, 0
     while fruitless < MAX_FRUITLESS_MESSAGES:
@@ -380,10 +380,10 @@ def _has_another_name(alias: str) -> TransferRefused:
         f"it has this as {alias}",
         "it has this dataset under another name",
     )
-    refusals = [_refused(Phase.PUSH_TARGET, text) for text in texts]
+    refusals = [_refusal(Phase.PUSH_TARGET, text) for text in texts]
     fitting = (refusal for refusal in refusals if fits_close_frame(Refusal(fault=refusal.fault)))
     return next(fitting, refusals[-1])
 
 
-def _refused(phase: Phase, text: str) -> TransferRefused:
+def _refusal(phase: Phase, text: str) -> TransferRefused:
     return TransferRefused(fault=Internal(phase=phase, error_message=text))

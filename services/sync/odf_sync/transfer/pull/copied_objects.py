@@ -50,7 +50,7 @@ class CopiedObjects:
         """Objects that neither the repository nor this node has; known once all are fetched."""
 
     def __len__(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects."""
         return len(self._objects)
 
     def fetch(self, there: RemoteDataset, *, at_once: int = PARALLEL_DOWNLOADS) -> Iterator[int]:

@@ -132,7 +132,7 @@ class _Pull:
     datasets: NodeDatasets
     replies: Replies
     folder: Path
-    """Where what is being downloaded is kept."""
+    """The folder of downloads in progress."""
     there: RemoteDataset
     copy: LocalCopy
     source: str
@@ -147,7 +147,7 @@ class _Pull:
         head = self.there.head()
         with _exchange(self.there, self.copy), kept_blocks(self.folder, url) as spool:
             yield Step(alias=name, state="blocks")
-            missing = self.compared(head, spool)
+            missing = self.compare_heads(head, spool)
             if self.has_become_private():
                 yield Step(alias=name, state="blocks", is_private=True)
             current = None if here is None else self.datasets.refs.head(here.dataset_id, self.copy.ref)
@@ -164,8 +164,11 @@ class _Pull:
         if self.copy.privacy is not None and entry is not None:
             self.copy.privacy.follow(self.there, entry)
 
-    def compared(self, head: Multihash, spool: BinaryIO) -> MissingBlocks:
-        """Return what is missing here; follow the source as soon as it is known to have this dataset."""
+    def compare_heads(self, head: Multihash, spool: BinaryIO) -> MissingBlocks:
+        """Return the blocks that are missing on this node.
+
+        Follow the source as soon as it is known to have this dataset.
+        """
         try:
             missing = _missing(self.datasets, self.there, head, self.copy, spool)
         except ChainsDiverged as error:
@@ -232,9 +235,9 @@ class _Pull:
             )
         check_identity(catalog, state.dataset_id, name)
         self.follow()
-        if replaced := _replaced(copy, past):
+        if replaced := _replaced_head(copy, past):
             yield Step(alias=name, state="replacing", replaced=replaced)
-        absent = yield from self._fetch(state, _needed(blobs, past, blocks))
+        absent = yield from self._fetch(state, _needed_objects(blobs, past, blocks))
         yield Step(alias=name, state="committing")
         signatures = fetched_signatures(self.there, blocks.names[::-1], missing.common)
         store(blobs, state.dataset_id, ObjectKind.SIGNATURE, signatures)
@@ -306,7 +309,7 @@ def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[N
     return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)
 
 
-def _needed(
+def _needed_objects(
     blobs: BlobStore, past: ChainState | None, blocks: Iterable[RemoteBlock]
 ) -> Iterator[RemoteObject]:
     """Yield what blocks after `past` declare, after what the chain up to there lacks, if its data was dropped."""
@@ -324,7 +327,7 @@ def _note_fetched(blobs: BlobStore, past: ChainState | None, state: ChainState) 
         note_complete(blobs, dataset, state.head)
 
 
-def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
+def _replaced_head(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
     former = None if copy.here is None or copy.ref != HEAD else copy.here.head
     return None if past is not None and past.head == former else former
 
@@ -332,7 +335,7 @@ def _replaced(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
 def compare(
     datasets: NodeDatasets, settings: Settings, ref: str, source: str, token_for: TokenFor = no_token
 ) -> tuple[Comparison, Multihash | None]:
-    """Return how a local dataset, or one of its references, relates to that of `source`; and the last common block."""
+    """Return the relation of a local dataset or reference to that of `source`, and the last common block."""
     copy = _local_copy(datasets, *split_ref(ref))
     if copy.here is None:
         raise NotFound(what=f"dataset {copy.name}")

@@ -110,7 +110,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
     def complete(self, replies: Replies, *, creation: str = "") -> None:
         """Move the head to the last block; a new dataset is from `creation`.
 
-        On errors nothing has moved: `InvalidInput`, also for an object that was not sent, `ChainRuleViolated`,
+        On errors nothing has moved: `InvalidInput`, even for an object that was not sent, `ChainRuleViolated`,
         `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
         """
         admitted = self.await_checks()
@@ -128,9 +128,9 @@ class Acceptance(AbstractContextManager["Acceptance"]):
 
     def _admit(self) -> _AdmittedChain:
         with self._chain.decoding:
-            return self._decoded()
+            return self._decode_chain()
 
-    def _decoded(self) -> _AdmittedChain:
+    def _decode_chain(self) -> _AdmittedChain:
         datasets, chain = self._datasets, self._chain
         entry = datasets.catalog.by_alias(chain.alias)
         here = None if entry is None else datasets.states.current(entry.dataset_id)

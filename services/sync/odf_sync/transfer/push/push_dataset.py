@@ -109,7 +109,7 @@ def _send_files(
     """Send objects, except dropped ones, then blocks, then the head."""
     dataset, blobs = source.state.dataset_id, source.datasets.blobs
     declared = source.objects(blocks)[::-1]
-    dropped = source.dropped(blocks)
+    dropped = source.dropped_objects(blocks)
     objects = [obj for obj in declared if obj not in dropped]
     for done in send_objects(blobs, dataset, there, objects):
         yield Step(alias=source.alias, state="objects", done=done, total=len(objects))

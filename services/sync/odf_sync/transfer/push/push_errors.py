@@ -1,6 +1,6 @@
-"""Why a dataset is not pushed."""
+"""Reasons why a dataset is not pushed."""
 
-from odf_common.errors import Conflict, InvalidInput, NotFound, counted
+from odf_common.errors import Conflict, InvalidInput, NotFound, count_of
 from odf_sync.transfer.compare import ChainsDiverged
 
 
@@ -13,8 +13,8 @@ class RemoteAhead(Conflict):
     blocks: int
 
     def __str__(self) -> str:
-        """Return how far ahead it is."""
-        return f"the chain at {self.url} is ahead: it has {counted(self.blocks, 'block')} more than the local one"
+        """Return the number of blocks that it is ahead."""
+        return f"the chain at {self.url} is ahead: it has {count_of(self.blocks, 'block')} more than the local one"
 
 
 class PushDiverged(ChainsDiverged):
@@ -62,7 +62,7 @@ class AnotherVisibility(Conflict):
     is_public: bool
 
     def __str__(self) -> str:
-        """Return who can read it there."""
+        """Return the readers that it has there."""
         if self.is_public:
             return (
                 f"{self.alias} is to be private, but everyone can read it at {self.url}: nothing was pushed"
@@ -70,7 +70,7 @@ class AnotherVisibility(Conflict):
         return f"{self.alias} is to be public, but it is private at {self.url}: nothing was pushed"
 
     def advice(self) -> str:
-        """Return how to change that, or to push it all the same."""
+        """Return the way to change that, or to push it anyway."""
         now, other = ("public", "private") if self.is_public else ("private", "public")
         return (
             f"its owner changes that by `odf access set DATASET --visibility {other}`; or push with "

@@ -1,4 +1,4 @@
-"""What a push sends: a dataset of this node, its new blocks, and the objects that they declare."""
+"""The contents of a push: a dataset of this node, its new blocks, and the objects that they declare."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from odf_sync.transfer.remote_blocks import BlockSpool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """What is pushed, and where."""
+    """A dataset to push, and its destination."""
 
     dataset: str
     target: str = ""
@@ -63,12 +63,12 @@ class PushSource:
         return self.state.head
 
     def objects(self, blocks: Range) -> tuple[ObjectFile, ...]:
-        """Return what the blocks of a range declare, each object once, newest first."""
+        """Return the objects that the blocks of a range declare, each once, newest first."""
         read = block_reader(self.datasets.blobs, self.state.dataset_id)
         files = [file for _, decoded, _ in blocks.links(read) for file in objects_of(decoded.block.event)]
         return tuple(dict.fromkeys(reversed(files)))
 
-    def dropped(self, blocks: Range) -> frozenset[ObjectFile]:
+    def dropped_objects(self, blocks: Range) -> frozenset[ObjectFile]:
         """Return the objects that this node does not have since they were dropped, or were copied without."""
         dataset, blobs = self.state.dataset_id, self.datasets.blobs
         dropped = dropped_blocks(blobs, dataset) if self.state.kind is DatasetKind.Derivative else None
@@ -84,7 +84,7 @@ class PushSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSummary:
-    """What the push of a range has sent."""
+    """The result of pushing a range."""
 
     blocks: int
     records: int

@@ -1,7 +1,7 @@
 """Sends a dataset to a folder or a bucket: data and checkpoints, then blocks, then the head (spec: Dataset Sharing).
 
 A block is sent after its signature, so that a block that an earlier attempt has sent shows that its signature is there.
-A reader there sees the old chain or the new one, whole. What an attempt that was cut off has written is found
+A reader there sees the old chain or the new one, whole. What an attempt that was interrupted has written is found
 by the next one.
 """
 
@@ -78,7 +78,8 @@ def send_blocks(
 ) -> int:
     """Copy the blocks after `after` up to `head` with their signatures, and return how many these are.
 
-    They are sent oldest first; if the target has the first one, from an attempt that was cut off, the others are looked
+    They are sent oldest first; if the target has the first one, from an attempt that was interrupted, the others are
+    looked
     up too.
     """
     names: list[Multihash] = []

@@ -1,6 +1,7 @@
 """Sends a dataset to another node by the Smart Transfer Protocol (wire-facts §8.5).
 
-The other node checks everything before its head moves. Objects that it has, from an attempt that was cut off too, are
+The other node checks everything before its head moves. Objects that it has, from an attempt that was interrupted too,
+are
 not sent again.
 """
 
@@ -56,7 +57,7 @@ from odf_sync.transfer.push.push_errors import DataNotHere, NoPlaceThere
 from odf_sync.transfer.push.push_source import Push, PushSource, PushSummary, block_reader_of, head_of
 from odf_sync.transfer.push.upload import File, Uploader, at_a_time
 
-# Of the archive in a message, which is sent again as a whole if it is cut off.
+# Of the archive in a message, which is sent again as a whole if it is interrupted.
 MAX_INLINE_ARCHIVE_BYTES: Final = 32 * 1024
 # Of the blocks in one message, with their headers: as JSON they have up to four times as many, which is all that other
 # nodes take; 16 MiB.
@@ -78,9 +79,10 @@ SUCCEEDED: Final = b"Client push flow succeeded"
 def send_to_node(
     source: PushSource, there: HttpDataset, request: Push, blocks: Range, head: Multihash | None
 ) -> Generator[Step, None, PushSummary]:
-    """Send the blocks in parts, each in an exchange of its own that moves the head there.
+    """Send the blocks in parts, each in its own exchange that moves the head there.
 
-    So both nodes hold one part in memory, and a push that is cut off continues with the part that it was at. Readers
+    So both nodes hold one part in memory, and a push that is interrupted continues with the part that it was at.
+    Readers
     there may see a part of the push, which is a valid chain. A chain is replaced in one exchange: a part would leave
     the other node with less than it had.
     """
@@ -212,7 +214,10 @@ def _send_blocks(
 def _send_early(
     source: PushSource, connection: Connection, archive: Path, plan: TransferPlan, part: _Part
 ) -> None:
-    """Send a node of this kind what follows at any rate, all in one round trip; it reads one message after another."""
+    """Send blocks, object list and inline objects without waiting for answers, to save round trips.
+
+    The node reads one message after another.
+    """
     connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
     if plan.num_objects > min(LISTED, LISTED_EARLY):
         return
@@ -223,7 +228,7 @@ def _send_early(
 
 
 def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> BlocksBatch:
-    """Return what the message has of an archive: its bytes, or its hash if it is long and could be uploaded."""
+    """Return the message's form of an archive: its bytes, or its hash if it is long and could be uploaded."""
     size = archive.stat().st_size
     if not connection.continues_uploads or size <= MAX_INLINE_ARCHIVE_BYTES:
         return BlocksBatch(num_blocks=count, payload=archive.read_bytes())
@@ -252,7 +257,7 @@ def _send_objects(source: PushSource, connection: Connection, part: _Part) -> It
     for number, files in enumerate(lists, 1):
         connection.send(UploadsRequest(object_files=files, is_truncated=number < len(lists)))
         uploads = connection.expect(UploadsReply).object_transfer_strategies
-        for count in _uploaded(source, connection, uploads):
+        for count in _upload(source, connection, uploads):
             yield Step(alias=source.alias, state="objects", done=done + count, total=total)
         done += len(files)
         connection.send(UploadsComplete())
@@ -272,7 +277,7 @@ def _lists(files: Iterable[ObjectFile], *, may_expire: bool) -> Iterator[tuple[O
     yield tuple(part)
 
 
-def _uploaded(source: PushSource, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
+def _upload(source: PushSource, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
     missing = [upload for upload in uploads if upload.push_strategy is PushStrategy.HTTP_UPLOAD]
     if not missing:

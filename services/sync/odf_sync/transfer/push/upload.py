@@ -40,12 +40,12 @@ INCOMPLETE, WRONG_BYTES, WRONG_OFFSET, BUSY = 204, 400, 409, 503
 MAX_SHOWN_REASON_BYTES: Final = 300  # of an answer
 RANGE: Final = "Content-Range"
 OFFSET: Final = "Upload-Offset"  # how many bytes of an upload have arrived
-HELD_BYTES: Final = 256 * 1024  # of an upload may be on the way, and are lost if it is cut off
+HELD_BYTES: Final = 256 * 1024  # of an upload may be on the way, and are lost if it is interrupted
 LOST: Final = 0.02  # of all bytes, at most, or those of one upload
 
 
 def at_a_time(sizes: Sequence[int], most: int, held: int = HELD_BYTES) -> int:
-    """Return how many objects of these sizes to send at a time, so that a cut loses little of them."""
+    """Return the number of objects of these sizes to send at a time, so that an interruption loses few of them."""
     loss = min(held, max(sizes, default=0))
     return max(1, min(most, int(LOST * sum(sizes)) // max(loss, 1)))
 
@@ -83,7 +83,7 @@ class Uploader:
     ) -> None:
         """Send to a dataset's URL at a node, and to public addresses that it gives, or addresses in `networks`.
 
-        `headers` are for that node alone; `may_continue`: it continues uploads that were cut off.
+        `headers` are for that node alone; `may_continue`: it continues uploads that were interrupted.
         """
         self._base = url.rstrip("/") + "/"
         self._headers = headers or {}
