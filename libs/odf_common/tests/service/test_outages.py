@@ -1,4 +1,5 @@
 import os
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from odf_common.service.protection import peer_credentials
 from odf_common.service.settings import Settings
 
 BEGIN = Timestamp.parse("2030-06-01T10:00:00.500Z")
+ANSWER_SECONDS = 4.8  # clients that wait for the part get their answers within five
 
 
 class Switch:
@@ -94,6 +96,28 @@ def test_a_part_that_a_needed_service_cannot_reach_is_silent_too(
     others[0].check(pool)
     ingest.check(pool)
     assert silent.find(["kafka"]) is None
+
+
+def test_a_part_that_freezes_after_an_answer_is_silent_within_five_seconds(tmp_path: Path) -> None:
+    silent, stop, thaw = SilentParts(), threading.Event(), threading.Event()
+    answered: list[float] = []
+
+    def freezing() -> None:
+        if answered:
+            thaw.wait()
+        answered.append(time.monotonic())
+
+    watched = OutageWatch(
+        "ingest", OutageFile(tmp_path, "ingest"), {"kafka": freezing}, ManualClock(BEGIN.ms), silent=silent
+    )
+    with ThreadPoolExecutor(1) as running:
+        running.submit(watched.run, stop)
+        while silent.find(["kafka"]) is None:
+            time.sleep(0.01)
+        seconds = time.monotonic() - answered[0]
+        thaw.set()
+        stop.set()
+    assert seconds < ANSWER_SECONDS
 
 
 def test_a_part_that_takes_too_long_is_not_asked_again_before_it_has_answered(
