@@ -1,14 +1,14 @@
 """The table of faults: what happens to which containers, for how long, and which parts `odf status` names meanwhile."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tests.containers.node import HOME, Node
 
-BROKER_SECONDS: Final = 60.0
+START_SECONDS: Final = 90.0  # of a broker, or of Spark
 FILLER: Final = f"{HOME}/filler"
+ENGINE: Final = "engine-spark"
 BROKER_ANSWERS: Final = "from confluent_kafka.admin import AdminClient as C; C({'bootstrap.servers': 'kafka:9092'}).list_topics(timeout=2)"
 
 
@@ -42,6 +42,7 @@ class Off:
             node.connect(self.service, network, same_address=self.same_address)
         if self.restarts:
             node.container(self.service).restart(timeout=0)
+            _await_start(node, self.service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,9 @@ class Killed:
         node.container(self.service).kill()
 
     def end(self, node: Node) -> None:
-        """Start it; a broker answers then, since its own start is none of the node's."""
+        """Start it; a broker and an engine answer then."""
         node.container(self.service).start()
-        if self.service == "kafka":
-            _await(lambda: node.execute("verifier", ["python", "-c", BROKER_ANSWERS])[0] == 0)
+        _await_start(node, self.service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,38 @@ class Case:
         return any(getattr(fault, "service", None) == "sync" for fault in self.faults)
 
     @property
+    def starts_slowly(self) -> bool:
+        """Whether a broker or Spark starts at the end, which the recovery does not count."""
+        return any(
+            isinstance(fault, Killed | Off)
+            and fault.service in SLOW_STARTS
+            and (isinstance(fault, Killed) or fault.restarts)
+            for fault in self.faults
+        )
+
+    @property
     def fills_home(self) -> bool:
         """Whether the case needs a node whose home is small."""
         return any(isinstance(fault, Full) for fault in self.faults)
 
 
-def _await(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BROKER_SECONDS
-    while not holds():
+def _await_start(node: Node, service: str) -> None:
+    """Wait until a broker or an engine answers: the starts of Kafka and Spark are none of the node's."""
+    if service not in SLOW_STARTS:
+        return
+    asked, command = SLOW_STARTS[service]
+    deadline = time.monotonic() + START_SECONDS
+    while node.execute(asked, command)[0] != 0:
         if time.monotonic() > deadline:
-            raise TimeoutError("the broker does not answer")
+            raise TimeoutError(f"{service} does not answer")
         time.sleep(0.5)
 
 
-ENGINE: Final = "engine-spark"
+# Where to ask whether it answers, and how.
+SLOW_STARTS: Final = {
+    "kafka": ("verifier", ("python", "-c", BROKER_ANSWERS)),
+    ENGINE: (ENGINE, ("python", "-m", "odf_common.service.health", ENGINE)),
+}
 SINGLE: Final = (
     Case("Kafka off its network, new address", (Off("kafka"),), named=("kafka",)),
     Case("Kafka off its network, same address", (Off("kafka", same_address=True),), named=("kafka",)),

@@ -33,6 +33,7 @@ class Outcome:
     verdicts: Mapping[str, str]
     ingest_seconds: float | None
     derivative_seconds: float | None
+    start_seconds: float | None  # of a broker or of Spark, not counted in the two before
     stalled_seconds: (
         float  # longest time between two blocks of the root from the fault's begin to its recovery
     )
@@ -112,11 +113,15 @@ def _differences(kind: str, emitted: Iterable[object], expected: Iterable[object
 
 
 def verdicts(node: Node, datasets: Datasets) -> Mapping[str, str]:
-    """Return the verdict of `odf verify` on each dataset."""
+    """Return the verdict of `odf verify` on each dataset, with its problems."""
     _, output, errors = node.execute(COMMAND, ["odf", "verify", *datasets, "--output", "json"])
     if not output:
         return {"odf verify": errors[-500:]}
-    return {str(row["dataset"]): str(row["verdict"]) for row in json.loads(output)}
+    return {str(row["dataset"]): _verdict(row) for row in json.loads(output)}
+
+
+def _verdict(row: Row) -> str:
+    return "; ".join((str(row["verdict"]), *(str(problem["text"]) for problem in row["problems"])))
 
 
 def current(rows: Iterable[Row]) -> Sequence[Row]:

@@ -31,7 +31,8 @@ def _damage(outcome: Outcome) -> str:
 def _went_on(outcome: Outcome) -> str:
     stopped = outcome.stalled_seconds > NEVER_STOPPED_SECONDS
     ingest = _seconds(outcome.ingest_seconds) if stopped else "never stopped"
-    return f"{ingest}, {_seconds(outcome.derivative_seconds)}"
+    start = "" if outcome.start_seconds is None else f"; its start {outcome.start_seconds:.0f}"
+    return f"{ingest}, {_seconds(outcome.derivative_seconds)}{start}"
 
 
 def _seconds(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ import grpc
 
 from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, SecretSender
 from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.renewed_channel import RenewedChannel
 from odf_common.errors import (
     AlreadyExists,
     Conflict,
@@ -173,13 +174,24 @@ def channel(address: str, credentials: PeerCredentials = None, *, user_agent: st
     next one gets a new connection, to the address that the name has by then.
     """
     options = _options(user_agent)
-    if isinstance(credentials, PeerTls):
-        opened = grpc.secure_channel(address, credentials.for_client(), options=options)
-    else:
-        opened = grpc.insecure_channel(address, options=options)
-    if isinstance(credentials, PeerSecret):
-        opened = grpc.intercept_channel(opened, SecretSender(credentials, address))
-    return grpc.intercept_channel(opened, _DefaultDeadline())
+
+    def opened() -> grpc.Channel:
+        if isinstance(credentials, PeerTls):
+            plain = grpc.secure_channel(address, credentials.for_client(), options=options)
+        else:
+            plain = grpc.insecure_channel(address, options=options)
+        if isinstance(credentials, PeerSecret):
+            plain = grpc.intercept_channel(plain, SecretSender(credentials, address))
+        return grpc.intercept_channel(plain, _DefaultDeadline())
+
+    return RenewedChannel(opened, _found_no_server)
+
+
+def _found_no_server(error: grpc.RpcError) -> bool:
+    """Return whether a call has met no server: one that answers names its error."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not isinstance(
+        error_of(error, "the server"), RemoteError
+    )
 
 
 def asyncio_channel(address: str, credentials: PeerCredentials = None) -> grpc.aio.Channel:
