@@ -22,7 +22,6 @@ DELAYS: Final = (0.0, DELAY)  # beside peers
 LONG_DELAY: Final = 0.62  # far more than the work of both ends varies
 REPEATS: Final = 5
 AS_FAST: Final = Target(judged="ratio", sense="≤", bound=1.5)
-FEW_TRIPS: Final = Target(judged="value", sense="≤", bound=4)
 
 PULLED: Final = ("connect", "head", "pack")
 PUSHED: Final = ("connect", "head", "upgrade", "exchange")
@@ -143,7 +142,7 @@ def _trips(case: str, seconds: Seconds, expected: Sequence[str]) -> Row:
         round(trips),
         "round trips",
         peer=(", ".join(expected), float(len(expected))),
-        target=FEW_TRIPS,
+        target=Target(judged="value", sense="≤", bound=len(expected)),
         detail={"before rounding": round(trips, 2)},
     )
 
