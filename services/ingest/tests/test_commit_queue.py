@@ -70,10 +70,10 @@ def test_a_proposal_without_a_reply_is_repeated_and_no_other_slice_is_written(
 def test_late_records_are_added_up_until_the_process_ends(make_bench: Any, tmp_path: Path) -> None:
     bench = make_bench()
     push(bench, tmp_path, "12:00")
-    assert bench.queues.late.of(bench.dataset, "default") == NONE_LATE
+    assert bench.queues.late.lateness_of(bench.dataset, "default") == NONE_LATE
     push(bench, tmp_path, "11:00", "11:30")
     push(bench, tmp_path, "11:59")
-    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3_600_000)
+    assert bench.queues.late.lateness_of(bench.dataset, "default") == Lateness(count=3, most=3_600_000)
 
 
 def test_a_deleted_dataset_has_neither_queue_nor_state(make_bench: Any, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class Parts:
         self.record: object = object()
         self.looked: list[object] = []
         self.drains = Drains(
-            cast("Any", SimpleNamespace(of=lambda *_: (self.topic,))),
+            cast("Any", SimpleNamespace(topics_of=lambda *_: (self.topic,))),
             bench.queues,
             cast("Any", SimpleNamespace(
                 reason=lambda _: self.stopped,

@@ -365,7 +365,9 @@ def test_rejected_messages_are_settled_as_requested(servicer: Any, bench: Any) -
 
 def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, bench: Any) -> None:
     settings = SimpleNamespace(
-        shown=lambda: {"watermarkDelay": "1h"}, chosen=lambda: ["watermarkDelay"], max_future=Duration(DAY_MS)
+        shown=lambda: {"watermarkDelay": "1h"},
+        non_default=lambda: ["watermarkDelay"],
+        max_future=Duration(DAY_MS),
     )
     source = SimpleNamespace(
         name="default",

@@ -30,14 +30,14 @@ class Channel:
     async def close(self, code: int, reason: bytes) -> None:
         self.frames.append((code, reason))
 
-    async def closed(self, seconds: float) -> None:
+    async def await_close(self, seconds: float) -> None:
         self.waits.append(seconds)
         if self.is_silent:
             raise TimeoutError
         raise PeerClosed(close_code=BYE[0], reason=BYE[1].decode())
 
     async def receive(self, seconds: float) -> None:
-        await self.closed(seconds)
+        await self.await_close(seconds)
 
 
 def ended(state: ExchangeState, error: Exception | None = None, *, is_silent: bool = False) -> Channel:

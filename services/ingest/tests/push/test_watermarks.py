@@ -88,8 +88,8 @@ def test_records_that_are_older_than_the_watermark_are_counted(make_bench: Any) 
     assert topic.publish({0: [HOURS[9], HOURS[2]]}).late == Lateness()
     assert topic.publish({0: [HOURS[9], HOURS[8], HOURS[7]]}).late == Lateness(count=2, most=2 * HOUR_MS)
     assert topic.publish({0: [HOURS[10], HOURS[6]]}).late == Lateness(count=1, most=3 * HOUR_MS)
-    assert bench.queues.late.of(bench.dataset, "default") == Lateness(count=3, most=3 * HOUR_MS)
-    assert bench.queues.late.of(bench.dataset, "other") == Lateness()
+    assert bench.queues.late.lateness_of(bench.dataset, "default") == Lateness(count=3, most=3 * HOUR_MS)
+    assert bench.queues.late.lateness_of(bench.dataset, "other") == Lateness()
 
 
 def test_with_the_proposed_delay_the_same_records_are_not_late(make_bench: Any) -> None:
@@ -97,7 +97,7 @@ def test_with_the_proposed_delay_the_same_records_are_not_late(make_bench: Any) 
     topic = Topic(make_bench())
     for hour in disorder:
         topic.publish({0: [HOURS[hour]]})
-    late = topic.bench.queues.late.of(topic.bench.dataset, "default")
+    late = topic.bench.queues.late.lateness_of(topic.bench.dataset, "default")
     assert late == Lateness(count=4, most=6 * HOUR_MS)
 
     patient = Topic(make_bench())
@@ -156,7 +156,7 @@ def test_records_too_far_in_the_future_are_counted_and_the_first_is_named(make_b
     assert late == Lateness(future=2, first_future=first)
     assert topic.bench.rows()[first.offset]["event_time"].year == 2998
     topic.publish({0: [FAR]})
-    assert topic.bench.queues.late.of(topic.bench.dataset, "default") == Lateness(
+    assert topic.bench.queues.late.lateness_of(topic.bench.dataset, "default") == Lateness(
         future=3, first_future=first
     )
     topic.configure(maxFuture="none")
