@@ -99,7 +99,7 @@ def _has_operations(schema: "pa.Schema") -> bool:
 
 def arrow_table(chunks: Iterable[bytes]) -> "pa.Table":
     """Return the table of an Arrow IPC stream received in chunks."""
-    # Arrow would import numpy, for arrays alone, in three quarters of its own time.
+    # Arrow's own conversion imports numpy, which takes longer than reading a few records.
     with nullcontext() if "pyarrow" in sys.modules else lean_imports("numpy"):
         import pyarrow as pa
 

@@ -97,7 +97,7 @@ class Supervisor:
                     await self._changed_or_ended(keeping, PROGRESS_INTERVAL_SECONDS)
                     self._on_change(
                         self.node
-                    )  # even without a change: progress output may name the missing parts
+                    )  # without a change, too: progress output may name the missing parts
                     for part in self._parts:
                         if part.has_failed:
                             raise _start_failed(part, part.problem or "it exited repeatedly")

@@ -87,7 +87,7 @@ class RedisConnection:
         return answer
 
     def require_answer(self) -> None:
-        """Raise `Unavailable` unless Redis answers, even to this user and password."""
+        """Raise `Unavailable` unless Redis answers and accepts this user and password."""
         try:
             self.client.ping()
         except redis.RedisError as error:

@@ -93,7 +93,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer a connection; one that takes too long is interrupted, however often it sends a byte."""
+        """Answer a connection; one that takes too long is closed, however often it sends a byte."""
         end = threading.Timer(REQUEST_SECONDS, _cut_off, (request,))
         end.daemon = True
         end.start()

@@ -225,7 +225,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _copy(stream: _Content, target: Path, packed: int, context: Context) -> None:
-    """Copy a stream of `packed` bytes; raises `TooLarge`, even where it grows more than honest data does."""
+    """Copy a stream of `packed` bytes; raises `TooLarge` if it grows more than honest data does, too."""
     size = 0
     limit = context.limits.size
     with target.open("wb") as out:

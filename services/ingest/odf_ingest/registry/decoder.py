@@ -199,7 +199,8 @@ def decode_batch(
 ) -> PreparedRecords:
     """Return the result of `prepare` for the decoded messages; bad ones have their original bytes.
 
-    The id of a schema that is in a header is put in front of the bytes, even of bad ones: so they can be read again.
+    The id of a schema that is in a header is put in front of the bytes, of bad messages too, so that they can be read
+    again.
 
     Raises `RegistryUnavailable`, and `InvalidInput` if the source does not read NdJson.
     """

@@ -156,7 +156,7 @@ class AccessStore:
         return bool(self._rows(query, str(dataset), f"{dataset}#%", Visibility.PRIVATE.value))
 
     def set_visibility(self, dataset: Incarnation, visibility: Visibility) -> None:
-        """Set a dataset's visibility; even of one that does not exist yet."""
+        """Set a dataset's visibility, before it exists if need be."""
         self._change("INSERT OR REPLACE INTO datasets VALUES (?, ?)", dataset, visibility.value)
 
     def forget(self, dataset: Incarnation) -> None:

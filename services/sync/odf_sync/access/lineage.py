@@ -43,7 +43,7 @@ class Lineage:
         return frozenset(origin for origin in reached if self._seen[origin].is_private)
 
     def _solve(self, dataset: DatasetId) -> None:
-        new = dict(self._unvisited(dataset))
+        new = dict(self._visit_new(dataset))
         self._seen.update(new)
         self._sources.update(dict.fromkeys(new, frozenset()))
         is_changed = True
@@ -54,7 +54,7 @@ class Lineage:
                 is_changed |= found != self._sources[current]
                 self._sources[current] = found
 
-    def _unvisited(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
+    def _visit_new(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
         seen, waiting = set(self._sources), [dataset]
         while waiting:
             if (current := waiting.pop()) not in seen:

@@ -26,7 +26,7 @@ NO_ACCOUNT: Final = "/{dataset}"  # path of a dataset on a single-tenant node
 NO_ROUTE: Final = "Not Found"
 INVALID_TOKEN: Final = "Authentication token invalid"  # noqa: S105 - a message
 IS_PROXIED: Final = web.RequestKey("is_proxied", bool)
-"""Whether a request comes from a proxy that the settings name."""
+"""Returns whether a request comes from a proxy in the settings."""
 
 
 class HttpRefusal(OdfError):

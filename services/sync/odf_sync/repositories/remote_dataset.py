@@ -75,7 +75,7 @@ class Target(Protocol):
 
     url: str
     held_bytes: int
-    """Of an object, at most, that are sent again if a push is interrupted in it."""
+    """The greatest number of bytes of an object that an interrupted push sends again."""
 
     def head(self) -> Multihash | None:
         """Return the head; None if nothing was pushed yet."""

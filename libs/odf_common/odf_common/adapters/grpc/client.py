@@ -149,7 +149,7 @@ def _options(user_agent: str = "") -> tuple[tuple[str, int | str], ...]:
             1000,
         ),  # by default a server's new address is seen after 30 s
         ("grpc.keepalive_time_ms", PING_EVERY_MS),
-        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),  # even of what the kernel has sent
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),  # for data in the kernel's buffers, too
         ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 1),  # else the next call meets the dead connection
         ("grpc.http2.max_pings_without_data", 0),  # no limit
@@ -175,7 +175,7 @@ def channel(address: str, credentials: PeerCredentials = None, *, user_agent: st
     """
     options = _options(user_agent)
 
-    def opened() -> grpc.Channel:
+    def open_plain() -> grpc.Channel:
         if isinstance(credentials, PeerTls):
             plain = grpc.secure_channel(address, credentials.for_client(), options=options)
         else:
@@ -184,7 +184,7 @@ def channel(address: str, credentials: PeerCredentials = None, *, user_agent: st
             plain = grpc.intercept_channel(plain, SecretSender(credentials, address))
         return grpc.intercept_channel(plain, _DefaultDeadline())
 
-    return RenewedChannel(opened, _found_no_server)
+    return RenewedChannel(open_plain, _found_no_server)
 
 
 def _found_no_server(error: grpc.RpcError) -> bool:

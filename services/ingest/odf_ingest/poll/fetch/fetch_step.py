@@ -36,7 +36,7 @@ class MqttLimits:
     answer_seconds: float = 10.0
     """In which a broker answers a PUBREC or a ping, or repeats what it has open."""
     messages: int = 10_000
-    """Of a batch at most."""
+    """The greatest size of a batch."""
     batch_bytes: int = 16 << 20
     waiting_bytes: int = 256 << 20
 

@@ -69,7 +69,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def decode(text: bytes) -> object:
-    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, even for duplicate keys."""
+    """Return the JSON value, its numbers as `Quoted`; raises `InvalidInput`, for duplicate keys too."""
     try:
         return _DECODER.decode(text.decode())
     except UnicodeDecodeError as error:

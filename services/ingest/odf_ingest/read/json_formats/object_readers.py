@@ -49,7 +49,7 @@ def register_messages(
         return json_lines.parse_objects(objects(step, values), schema, TimeFormats.from_step(step))
 
     @interface.read_inferred.register(step)
-    def inferred(step: Step, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
+    def infer(step: Step, values: Sequence[bytes], schema: pa.Schema) -> pa.Table:
         return json_lines.parse_inferred(objects(step, values), schema, TimeFormats.from_step(step))
 
     @interface.suspects.register(step)

@@ -110,7 +110,7 @@ class Acceptance(AbstractContextManager["Acceptance"]):
     def complete(self, replies: Replies, *, creation: str = "") -> None:
         """Move the head to the last block; a new dataset is from `creation`.
 
-        On errors nothing has moved: `InvalidInput`, even for an object that was not sent, `ChainRuleViolated`,
+        On errors nothing has moved: `InvalidInput`, for a missing object too, `ChainRuleViolated`,
         `ObjectDiffers`, `RecordsRefused`, `SignatureRefused`, `HeadMoved`, `AlreadyExists`.
         """
         admitted = self.await_checks()
