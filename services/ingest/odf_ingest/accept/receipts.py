@@ -138,6 +138,8 @@ class Receipts:
             try:
                 self._write(folder, receipt)
             except BaseException:
+                # It may have its name already. Without a batch it would be found by each repeat and never settled.
+                (folder / f"{receipt.id}{_RECEIPT}").unlink(missing_ok=True)
                 self._drop_batches(folder, receipt.id)
                 raise
         return receipt

@@ -160,6 +160,26 @@ def test_a_failed_acceptance_leaves_nothing(
     assert batches(tmp_path) == []
 
 
+def test_a_receipt_whose_name_is_not_durable_is_removed_and_its_repeat_is_queued(
+    receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = durable.sync_folder
+
+    def fail_after_rename(folder: Path) -> None:
+        if (folder / f"{a_receipt().id}.json").exists():
+            raise OSError(12, "Cannot allocate memory")
+        sync(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync_folder", fail_after_rename)
+        with pytest.raises(StorageUnavailable):
+            receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    assert receipts.find(DATASET, a_receipt().id) is None
+    assert batches(tmp_path) == []
+    receipts.accept(DATASET, a_receipt(), staged(tmp_path))
+    assert [push.receipt for push in receipts.pending(DATASET)] == [a_receipt()]
+
+
 def test_an_outcome_that_cannot_be_stored_keeps_the_batch(
     receipts: Receipts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
