@@ -151,8 +151,10 @@ def fail(world: World, service: str, error: str, after: int) -> Calls:
     world.calls.order(service, error, after)
     try:
         world.work()
-    finally:
-        calls = world.calls.end(service)
+    except Exception as raised:
+        raised.add_note(f"call {after} of {service} failed: {world.calls.end(service).failed}")
+        raise
+    calls = world.calls.end(service)
     assert world.pid(service) == pid, f"{service} has ended: {calls.failed}{world.node.logs()}"
     with log.open("rb") as opened:
         opened.seek(size)

@@ -1,4 +1,5 @@
 import fcntl
+import os
 import subprocess
 import sys
 import time
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local.scratch import Scratch
+from odf_common.adapters.local import scratch as module
+from odf_common.adapters.local.scratch import Scratch, locked_by_name
 from odf_common.adapters.local.staging import Staging
 
 HOLD = """
@@ -118,3 +120,16 @@ def test_a_staged_file_that_was_swept_before_it_was_held_is_not_used(tmp_path: P
         staging.sweep()
         assert list(staged.write([b"records"])) == [7]
         assert staging.path(staged.name).read_bytes() == b"records"
+
+
+def test_a_lock_that_cannot_be_checked_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bool:
+        raise OSError(12, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "is_same_file", fail)
+        with pytest.raises(OSError, match="memory"):
+            locked_by_name(tmp_path / "lock", os.O_CREAT)
+    handle = locked_by_name(tmp_path / "lock", os.O_CREAT)
+    assert handle is not None
+    os.close(handle)

@@ -9,6 +9,7 @@ from typing import Final
 
 import structlog
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.errors import OdfError, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
@@ -59,7 +60,7 @@ class AcceptedPushes:
         self._lock = threading.Lock()
         self._settled = threading.Condition()
         self._working: dict[DatasetId, bool] = {}  # whether there may be more than the worker has seen
-        self._delays: dict[str, OdfError] = {}  # by receipt, until the push is settled
+        self._delays: dict[str | DatasetId, OdfError] = {}  # of a push by its receipt, or of all of a dataset
 
     @property
     def receipts(self) -> Receipts:
@@ -106,7 +107,7 @@ class AcceptedPushes:
                 left = until - time.monotonic()
                 if receipt is None or receipt.is_settled or left <= 0 or not is_there():
                     return receipt
-                delay = self._delays.get(id_)
+                delay = self._delays.get(id_) or self._delays.get(dataset)
                 if delay is None and time.monotonic() - begun >= PATIENCE_SECONDS:
                     delay = self._parts.silent.find(NEEDED)
                 if delay is not None:
@@ -116,11 +117,16 @@ class AcceptedPushes:
 
     def _work(self, dataset: DatasetId) -> None:
         try:
-            with self.receipts.working(dataset) as is_ours:
-                for push in self.receipts.pending(dataset) if is_ours else ():
+            with waiting_helps(), self.receipts.working(dataset) as is_ours:
+                pushes = self.receipts.pending(dataset) if is_ours else ()
+                self._delays.pop(dataset, None)
+                for push in pushes:
                     self._settle(dataset, push)
         except OdfError as error:
             log.warning("cannot settle accepted pushes, retrying", dataset_id=str(dataset), why=str(error))
+            with self._settled:
+                self._delays[dataset] = error
+                self._settled.notify_all()
         except Exception:
             log.exception("cannot settle accepted pushes because of a bug", dataset_id=str(dataset))
         with self._lock:
@@ -133,7 +139,8 @@ class AcceptedPushes:
         tries = bugs = 0
         while not self._stop.is_set():
             try:
-                done = self._commit(dataset, push)
+                with waiting_helps():
+                    done = self._commit(dataset, push)
             except OdfError as error:
                 if self._stop.is_set():
                     return

@@ -2,7 +2,7 @@ import errno
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,13 +15,14 @@ from odf_testing.guarded import GuardedDict
 
 from odf_common.data.slices import write_slice
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
+from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
 from odf_ingest import metrics
 from odf_ingest.accept import accepted_pushes as module
 from odf_ingest.accept.accepted_pushes import PUSH_BACKOFF, AcceptedPushes, Parts
-from odf_ingest.accept.receipts import Receipt, Receipts, id_of
+from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, id_of
 from odf_ingest.commit import slice_writer
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of
@@ -229,6 +230,26 @@ def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
     waiting = node.waiting(receipt)
     assert (waiting.state, waiting.code) == ("accepted", "StorageUnavailable")
     disk.clear()
+    assert (node.settled(receipt).state, node.settled(receipt).code) == ("committed", "")
+
+
+def test_who_waits_is_told_at_once_that_pushes_cannot_be_listed(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [StorageUnavailable(file="accepted", why="Cannot allocate memory")]
+    listed = Receipts.pending
+
+    def fail(self: Receipts, dataset: DatasetId) -> Sequence[PendingPush]:
+        if faults:
+            raise faults[0]
+        return listed(self, dataset)
+
+    monkeypatch.setattr(Receipts, "pending", fail)
+    node.start()
+    receipt = node.accept(line(1))
+    waiting = node.waiting(receipt)
+    assert (waiting.state, waiting.code) == ("accepted", "StorageUnavailable")
+    faults.clear()
     assert (node.settled(receipt).state, node.settled(receipt).code) == ("committed", "")
 
 

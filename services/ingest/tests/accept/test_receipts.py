@@ -317,3 +317,9 @@ def test_a_damaged_receipt_is_named(receipts: Receipts, tmp_path: Path) -> None:
 def test_a_missing_staged_file_is_named(receipts: Receipts, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="staged file gone"):
         receipts.accept(DATASET, a_receipt(), tmp_path / "gone")
+
+
+def test_a_lock_that_cannot_be_opened_is_a_fault_of_the_store_and_no_bug(tmp_path: Path) -> None:
+    (tmp_path / "accepted" / a_dataset(1).folder / "worker.lock").mkdir(parents=True)
+    with pytest.raises(Damaged), Receipts(tmp_path).working(a_dataset(1)):
+        pass

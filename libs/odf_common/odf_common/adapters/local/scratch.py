@@ -12,6 +12,8 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local.durable import is_same_file
+
 LOCK: Final = ".lock"
 
 
@@ -67,11 +69,13 @@ def locked_by_name(file: Path, flags: int = 0) -> int | None:
         handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
     except FileNotFoundError:
         return None
+    is_locked = False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(handle).st_ino == file.stat().st_ino:
-            return handle
-    except (BlockingIOError, FileNotFoundError):
+        is_locked = is_same_file(file, handle)
+    except BlockingIOError:
         pass
-    os.close(handle)
-    return None
+    finally:
+        if not is_locked:  # an error must not keep the lock, either
+            os.close(handle)
+    return handle if is_locked else None
