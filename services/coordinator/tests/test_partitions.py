@@ -9,7 +9,7 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.chain.state import ChainState
-from odf_common.errors import Unavailable
+from odf_common.errors import StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import PARTITIONS
@@ -93,6 +93,37 @@ def test_a_copy_is_updated_by_no_instance(node: Coordinator, instance: Instance)
     assert instance.owned.is_assigned(cities)
     node.keys.remove(cities)
     assert not instance.owned.is_assigned(cities)
+
+
+def test_partitions_are_taken_over_once_the_names_can_be_read(
+    node: Coordinator, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(node.catalog, "entries", _cannot_be_read)
+        with pytest.raises(Unavailable):
+            instance.assigned(ALL)
+        with pytest.raises(Unavailable):
+            instance.stepped()
+    assert instance.stepped() == ["cities", "towns"]
+    assert instance.stepped() == []
+
+
+def test_an_unreadable_dataset_is_kept_while_the_names_cannot_be_read(
+    node: Coordinator, instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(Datasets, "_open_stored", _cannot_be_read)
+        assert instance.assigned(ALL) == []
+    node.now += READ_AGAIN_SECONDS
+    with monkeypatch.context() as failing:
+        failing.setattr(node.catalog, "by_id", _cannot_be_read)
+        with pytest.raises(Unavailable):
+            instance.stepped()
+    assert instance.stepped() == ["cities", "towns"]
+
+
+def _cannot_be_read(*_: object) -> None:
+    raise StorageUnavailable(file="names", why="Input/output error")
 
 
 @pytest.fixture

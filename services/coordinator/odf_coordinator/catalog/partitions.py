@@ -70,16 +70,21 @@ class PartitionOwnership:
             return gained
 
     def _take_over(self, partitions: frozenset[int]) -> None:
-        for dataset in self._datasets.scan():
-            if _partition(dataset.entry.dataset_id) in partitions:
-                self._see(dataset)
+        try:
+            for dataset in self._datasets.scan():
+                if _partition(dataset.entry.dataset_id) in partitions:
+                    self._see(dataset)
+        except BaseException:
+            with self._changed:  # they are assigned only once, so nothing else would take them over
+                self._gained |= partitions & self._owned
+            raise
 
     def _read_again(self) -> None:
         """Retry the datasets that could not be read when they became ours."""
         for dataset in tuple(self._unread):
-            self._unread.discard(dataset)
             entry = self._datasets.catalog.by_id(dataset) if _partition(dataset) in self._owned else None
             result = None if entry is None else self._datasets.read(entry)
+            self._unread.discard(dataset)
             if result is not None:
                 self._see(result)
 
