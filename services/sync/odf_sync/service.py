@@ -67,6 +67,7 @@ def build(env: Environment) -> Service:
             heads.end_streams,
             ingest.end_waits,
             sender.run,
+            sender.end,
             partial(keep_swept, settings.home),
         ),
         audit=audit,

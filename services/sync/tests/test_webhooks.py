@@ -1,5 +1,6 @@
 """Webhooks over real sockets: signed, retried with the same id, and independent of each other."""
 
+import errno
 import hmac
 import random
 import threading
@@ -62,6 +63,25 @@ def test_the_head_is_posted_at_once_and_whenever_it_moves(node: Node, receiver: 
     third = receiver.await_posts(3)[2].facts
     assert third["head"] == str(HEAD)
     assert len({facts["id"], second["id"], third["id"]}) == 3
+
+
+def test_delivery_continues_after_an_error_of_the_system(
+    home: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+    read = WebhookStore.all
+
+    def fail_once(store: WebhookStore) -> tuple[Webhook, ...]:
+        if not failed.is_set():
+            failed.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(store)
+
+    monkeypatch.setattr(WebhookStore, "all", fail_once)
+    with running(home) as node:
+        node.add(receiver.url)
+        receiver.await_posts(1)
+    assert failed.is_set()
 
 
 def test_the_key_of_the_node_signs_url_and_body(node: Node, receiver: Receiver) -> None:

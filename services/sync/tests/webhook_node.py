@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
+from odf_common.service.run import resume_after_faults
 from odf_sync.http.head_watch import HeadWatch
 from odf_sync.webhooks import webhook as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries
@@ -195,14 +197,19 @@ def running(home: Path, networks: Networks = LOOPBACK) -> Iterator[Node]:
     deliveries = Deliveries(WebhookStore(home), catalog, states, node_key=lambda: node_key(home / "keys"))
     sender = WebhookSender(deliveries, heads, networks)
     stop = threading.Event()
-    thread = threading.Thread(target=sender.run, args=(stop,), daemon=True)
-    thread.start()
+    threads = [
+        threading.Thread(target=work, args=(stop,), daemon=True)
+        for work in (partial(resume_after_faults, sender.run, "webhooks"), sender.end)
+    ]
+    for thread in threads:
+        thread.start()
     try:
         yield Node(home, catalog, refs, heads, WebhookServicer(deliveries, sender, catalog, networks))
     finally:
         stop.set()
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive()
 
 
 @pytest.fixture

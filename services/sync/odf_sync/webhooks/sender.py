@@ -59,8 +59,14 @@ class WebhookSender:
         self._threads = ThreadPoolExecutor(STORE_THREADS, "webhooks")
 
     def run(self, stop: threading.Event) -> None:
-        """Deliver until stopped."""
+        """Deliver until stopped; may be called again after an error, and continues then."""
         asyncio.run(self._run(stop))
+
+    def end(self, stop: threading.Event) -> None:
+        """Wait for `stop`, then let `run` end."""
+        # Not in a thread of the loop: a loop that ends by an error waits for all of its threads.
+        stop.wait()
+        self.notice_change()
 
     def notice_change(self) -> None:
         """Start and stop tasks after a webhook was added or removed; callable from any thread."""
@@ -70,7 +76,6 @@ class WebhookSender:
     async def _run(self, stop: threading.Event) -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NAME_THREADS, "webhook-names"))
         self._changes = changes = Bell()
-        stopping = asyncio.create_task(asyncio.to_thread(_ring_after, stop, changes))
         tasks: Tasks = {}
         async with self._session() as session:
             while True:
@@ -85,7 +90,6 @@ class WebhookSender:
             for task in tasks.values():
                 task.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
-        await stopping
 
     async def _reconcile(self, tasks: Tasks, session: aiohttp.ClientSession) -> None:
         """Let one task run for each webhook; raises what ended a task that should not have."""
@@ -189,11 +193,6 @@ def pause_ms(retry_after: str, now_ms: int) -> int:
         return max(int(parsedate_to_datetime(text).timestamp() * 1000) - now_ms, 0)
     except (ValueError, OverflowError, OSError):
         return 0
-
-
-def _ring_after(stop: threading.Event, bell: Bell) -> None:
-    stop.wait()
-    bell.ring()
 
 
 async def _wait(bell: Bell, seconds: float) -> None:
