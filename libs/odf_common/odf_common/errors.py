@@ -25,6 +25,21 @@ TRANSIENT_ERRNOS: Final = frozenset(
     }
 )
 
+# What Python and Arrow say when the system starts no other thread for the process; neither gives the error's number.
+_NO_THREAD: Final = ("can't start new thread", "Failed to launch worker thread")
+
+
+def lacks_threads(error: BaseException) -> bool:
+    """Return whether an error says that the system has started no thread."""
+    return not isinstance(error, OdfError) and any(words in str(error) for words in _NO_THREAD)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error of the system is one for which waiting helps."""
+    if isinstance(error, OSError):
+        return error.errno in TRANSIENT_ERRNOS
+    return lacks_threads(error)
+
 
 @dataclass_transform(kw_only_default=True, eq_default=False)
 class OdfError(Exception):
@@ -209,6 +224,15 @@ class StorageUnavailable(Unavailable):
         return (
             Unavailable.__str__(self) if self.file is None else f"{self.why}: {self.file} cannot be used now"
         )
+
+
+class ThreadRefused(Unavailable):
+    """The system starts no other thread for a process now."""
+
+    MESSAGE = "the process can start no other thread now"
+    ADVICE = "raise the limit of threads (`ulimit -u`, or that of the container), or free memory"
+
+    what: str = "another thread"
 
 
 class Refused(OdfError):

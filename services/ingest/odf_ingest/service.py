@@ -1,7 +1,6 @@
 """Wires the ingest service: the only module where its parts meet the adapters."""
 
 import gc
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -12,6 +11,7 @@ from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.key_files import has_dataset_key, is_imported, require_owned
 from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.did import DatasetId
@@ -157,7 +157,7 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
         BatchCommitter(env.states, drafter, Proposals(replies)),
         Pools(
             commits=ElasticPool(COMMIT_THREADS, name="commit"),
-            queries=ThreadPoolExecutor(QUERY_THREADS, thread_name_prefix="query"),
+            queries=SteadyThreadPool(QUERY_THREADS, "query"),
             indexing=ElasticPool(INDEX_THREADS, name="index"),
         ),
     )

@@ -19,7 +19,7 @@ import pyarrow.types as kind
 
 from odf_common.data.decoded_size import parquet_text_bytes
 from odf_common.data.stored_types import as_stored
-from odf_common.errors import TRANSIENT_ERRNOS, InvalidInput, NotFound, VerificationFailed
+from odf_common.errors import InvalidInput, NotFound, VerificationFailed, is_transient
 from odf_common.hashing.logical import LogicalHasher
 from odf_common.hashing.multihash import Multihash
 
@@ -129,8 +129,8 @@ def _encode(table: pa.Table, sink: "_HashingFile") -> None:
             store_schema=False,
         )
     except (pa.ArrowException, NotImplementedError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise  # from the disk; Arrow's own have no number
+        if (isinstance(error, OSError) and error.errno is not None) or is_transient(error):
+            raise  # from the disk or the process; Arrow's own have no number
         raise InvalidInput(text=f"the records cannot be stored as Parquet: {error}") from error
 
 
@@ -218,7 +218,7 @@ class _HashingFile:
 
 
 class _reading:  # noqa: N801 - reads as a verb
-    """Turns Arrow's errors for a bad file into `CorruptSlice`; an `OSError` that may pass is raised as it is."""
+    """Turns Arrow's errors for a bad file into `CorruptSlice`; an error that may pass is raised as it is."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -232,7 +232,7 @@ class _reading:  # noqa: N801 - reads as a verb
         """Raise the error as one of the slice."""
         if isinstance(error, FileNotFoundError):
             raise NotFound(what=f"data slice {self._file.name}") from error
-        if isinstance(error, OSError) and error.errno in TRANSIENT_ERRNOS:
+        if error is not None and is_transient(error):
             return
         if isinstance(error, OSError) and error.errno is None and str(error).endswith(_NO_MEMORY):
             # Arrow drops the number of an error of mmap.

@@ -10,13 +10,13 @@ if two instances transform the same derivative, one fails at the compare-and-set
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
+from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, InternalError, InvalidQuery, OdfError, Unavailable, name_dataset
 from odf_common.hashing.multihash import Multihash
@@ -159,7 +159,7 @@ class Scheduler:
     def run(self, stop: threading.Event) -> None:
         """Run transforms until stopped; running ones are finished."""
         # Threads for stalled runs too: of those that make progress, `_begin` lets only `limits.runs` run.
-        with ThreadPoolExecutor(self._limits.runs_with_stalled, thread_name_prefix="transform") as pool:
+        with SteadyThreadPool(self._limits.runs_with_stalled, "transform") as pool:
             while not stop.is_set():
                 run = self._begin()
                 if run is None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_common.data.decoded_size import parquet_text_bytes
-from odf_common.errors import InvalidInput
+from odf_common.errors import InvalidInput, is_transient
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.read.whole_table import (
     DECODING,
@@ -32,6 +32,8 @@ def _decode(step: ReadStepParquet, source: pa.NativeFile) -> pa.Table:
         table.validate(full=True)
         return table
     except (pa.ArrowException, OSError, ValueError) as error:
+        if is_transient(error):
+            raise
         raise InvalidInput(text=f"is not a Parquet file: {error}") from error
 
 

@@ -12,7 +12,12 @@ from typing import Any, Final, Self
 
 import grpc
 
+from odf_common.errors import lacks_threads
+
 RENEW_SECONDS: Final = 2.0  # between two channels; more than a connection takes
+# A channel that could not start the thread which ends its calls believes from then on that it has it: its calls never
+# end, and closing it waits for them. So it is kept until the process ends.
+_STUCK: Final[list[grpc.Channel]] = []
 
 
 class RenewedChannel(grpc.Channel):
@@ -34,11 +39,15 @@ class RenewedChannel(grpc.Channel):
         self.newest = open_()
 
     def note(self, channel: grpc.Channel, error: object) -> None:
-        """Open another channel if a call on the newest one has failed without a server."""
-        if not isinstance(error, grpc.RpcError) or not self._is_lost(error):
+        """Open another channel if a call on the newest one has failed without a server, or without a thread."""
+        is_stuck = _lacks_thread(error)
+        if not is_stuck and not (isinstance(error, grpc.RpcError) and self._is_lost(error)):
             return
         with self._mutex:
-            if channel is self.newest and time.monotonic() >= self._opened + self._seconds:
+            is_due = is_stuck or time.monotonic() >= self._opened + self._seconds
+            if channel is self.newest and is_due:
+                if is_stuck:
+                    _STUCK.append(channel)
                 self.newest, self._opened = self._open(), time.monotonic()
 
     def unary_unary(self, *words: Any, **options: Any) -> Any:
@@ -96,9 +105,19 @@ class _Method:
             self._bound = channel, method
         try:
             answer = getattr(method, way)(*arguments, **options)
-        except grpc.RpcError as error:
+        except (grpc.RpcError, RuntimeError) as error:
             self._owner.note(channel, error)
             raise
         if isinstance(answer, grpc.Future):  # in flight
             answer.add_done_callback(lambda call: self._owner.note(channel, call))
         return answer
+
+
+def _lacks_thread(error: object) -> bool:
+    """Return whether a call, or what it raised, has failed because no thread could be started."""
+    try:
+        # Interceptors return a call that has failed already.
+        cause = error.exception() if isinstance(error, grpc.Future) else error
+    except grpc.FutureCancelledError:
+        return False
+    return isinstance(cause, BaseException) and lacks_threads(cause)

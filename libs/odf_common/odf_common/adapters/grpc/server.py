@@ -5,7 +5,6 @@ Servicers raise `OdfError`; callers get it back through `client.calling`.
 
 import hmac
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -41,6 +40,7 @@ from odf_common.adapters.grpc.peer_secret import (
 )
 from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.local.faults import waiting_helps
+from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -121,7 +121,7 @@ def serve(
     """
     guard = _Guard(Bulkheads() if bulkheads is None else bulkheads, on_call)
     server = grpc.server(
-        ThreadPoolExecutor(MAX_WORKERS, thread_name_prefix="grpc"),
+        SteadyThreadPool(MAX_WORKERS, "grpc"),
         interceptors=[_SecretCheck(credentials), guard] if isinstance(credentials, PeerSecret) else [guard],
         options=OPTIONS,
     )

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, ParamSpec, TypeVar
 
 from odf_common.errors import (
-    TRANSIENT_ERRNOS,
     Damaged,
     NotFound,
     OdfError,
     StorageUnavailable,
+    ThreadRefused,
     VerificationFailed,
+    is_transient,
+    lacks_threads,
 )
 
 LASTING: Final = frozenset(
@@ -94,21 +96,21 @@ def fault_text(error: OSError) -> str:
 
 @contextlib.contextmanager
 def waiting_helps() -> Iterator[None]:
-    """Raise `StorageUnavailable` instead of an `OSError` of a disk or process that lacks something now.
+    """Raise `StorageUnavailable` or `ThreadRefused` if the disk or the process lacks something now.
 
-    For the borders of a service, where all its work ends. Any other `OSError` there is a bug.
+    For the borders of a service, where all its work ends. Any other error of the system there is a bug.
     """
     try:
         yield
-    except OSError as error:
-        if error.errno not in TRANSIENT_ERRNOS:
+    except Exception as error:
+        if not is_transient(error):
             raise
-        raise fault(error) from error
+        raise (fault(error) if isinstance(error, OSError) else ThreadRefused()) from error
 
 
 @contextlib.contextmanager
 def translate_os_errors(file: Path | None = None) -> Iterator[None]:
-    """Raise `Damaged`, `StorageUnavailable` or `NotFound` instead of an `OSError`.
+    """Raise `Damaged`, `StorageUnavailable` or `NotFound` instead of an `OSError`; without threads, `ThreadRefused`.
 
     Also instead of a verification error caused by one: a slice that this user may not open is not corrupt.
     """
@@ -121,6 +123,10 @@ def translate_os_errors(file: Path | None = None) -> Iterator[None]:
         if isinstance(cause, OSError) and cause.errno and not isinstance(error, Damaged):
             raise fault(cause, file or getattr(error, "file", None)) from error
         raise
+    except Exception as error:
+        if not lacks_threads(error):
+            raise
+        raise ThreadRefused from error
 
 
 def translating_os_errors(function: Callable[P, T]) -> Callable[P, T]:

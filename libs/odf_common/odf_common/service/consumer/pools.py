@@ -9,10 +9,19 @@ from functools import partial
 from itertools import count
 from typing import Final, ParamSpec, TypeVar
 
+import structlog
+
+from odf_common.errors import lacks_threads
+from odf_common.ports.clock import Backoff
+
+log = structlog.stdlib.get_logger(__name__)
+
 T = TypeVar("T")
 P = ParamSpec("P")
 STALLED_SECONDS: Final = 1.0  # a task that has run for that long is waiting for something
 MAX_THREADS: Final = 256  # of a pool
+START_TRIES: Final = 4  # to start a thread
+START_BACKOFF: Final = Backoff(first=0.01, most=0.2)
 IDLE_THREAD_SECONDS: Final = 10.0  # that a thread without a task stays
 _Task = Callable[[], None]
 
@@ -81,7 +90,13 @@ class ElasticPool(Executor):
         future, task = _make_task(partial(fn, *args, **kwargs))
         with self._changed:
             self._tasks.append(task)
-            self._grow()
+            try:
+                self._grow()
+            except RuntimeError as error:
+                if not self.workers or not lacks_threads(error):
+                    self._tasks.remove(task)
+                    raise
+                log.warning("cannot start another thread", pool=self._name)  # the others run the task
             self._changed.notify_all()
         return future
 
@@ -93,22 +108,33 @@ class ElasticPool(Executor):
     def _grow(self) -> None:
         """Start threads for waiting tasks, as many as may run; the watcher adds more when running ones stall."""
         while self._idle < min(len(self._tasks), self._limit.room()):
-            self._idle += 1
             self._start(self._work)
+            self._idle += 1
         if len(self._tasks) > self._idle and not self._has_watcher:
-            self._has_watcher = True
             self._start(self._watch)
+            self._has_watcher = True
 
     def _start(self, target: Callable[[], None]) -> None:
-        threading.Thread(target=target, name=self._name, daemon=True).start()
+        """Start a thread, which waits for the lock that its caller holds; raises `RuntimeError` if none can start."""
+        for tries in count(1):
+            try:
+                threading.Thread(target=target, name=self._name, daemon=True).start()
+            except RuntimeError as error:
+                if tries == START_TRIES or not lacks_threads(error):
+                    raise
+                time.sleep(START_BACKOFF.pause(tries))
+            else:
+                return
 
     def _watch(self) -> None:
         """Start a thread for each that stalls, until no task waits."""
         with self._changed:
-            while self._tasks:
-                self._changed.wait(self._stalled / 4)
-                self._grow()
-            self._has_watcher = False
+            try:
+                while self._tasks:
+                    self._changed.wait(self._stalled / 4)
+                    self._grow()
+            finally:
+                self._has_watcher = False
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -148,7 +174,13 @@ class SerialQueue:
             if self._is_running:
                 return future
             self._is_running = True
-        self._pool.submit(self._run)
+        try:
+            self._pool.submit(self._run)
+        except RuntimeError:  # no thread can be started
+            with self._mutex:
+                self._tasks.remove(task)
+                self._is_running = False
+            raise
         return future
 
     def _run(self) -> None:
