@@ -1,5 +1,6 @@
 """Requests to the engine with records of a source, and the use of its output."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -86,3 +87,17 @@ def test_records_that_no_file_can_have_are_refused_and_errors_of_the_engine_are_
 
     with pytest.raises(InvalidQuery, match="syntax error"):
         run(tmp_path, Engine(refuse))
+
+
+def test_output_that_cannot_be_opened_now_is_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(records: pa.Table, after: Path) -> int:
+        monkeypatch.setattr(pq, "read_table", fail)
+        return passing(records, after)
+
+    def fail(file: Path, **_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", str(file))
+
+    with pytest.raises(OSError, match="Too many open files"):
+        run(tmp_path, Engine(answer))

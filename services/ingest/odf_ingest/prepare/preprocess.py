@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_common.errors import InvalidInput, VerificationFailed
+from odf_common.errors import InvalidInput, VerificationFailed, is_transient
 from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.steps import Transform
 from odf_common.ports.engine import Engine, IsWanted
@@ -52,4 +52,6 @@ class Preprocessor:
             # Read into memory, because the file is removed with its folder.
             return pq.read_table(after, memory_map=False).replace_schema_metadata(None)
         except (pa.ArrowException, OSError) as error:
+            if is_transient(error):
+                raise
             raise EngineOutputUnreadable(why=str(error)) from error
