@@ -36,14 +36,13 @@ from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
 from odf_ingest.api.bus_handlers import Notices
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control import source_control as control
 from odf_ingest.control.source_control import SourceControl
-from odf_ingest.merge import snapshot
+from odf_ingest.merge import strategies
 from odf_ingest.prepare.batch import FileBatch
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
@@ -186,7 +185,7 @@ class World:
         )  # requests to the reader are executed at once, or never
         monkeypatch.setattr(control, "SEARCH_TIMEOUT_SECONDS", 0.0)
         # States of one to three rows lose most of their rows all the time.
-        monkeypatch.setattr(snapshot, "_check_share", lambda *_: None)
+        monkeypatch.setattr(strategies, "_check_share", lambda *_: None)
         self.kafka = Topics(self.killer.step)
         self.letters: set[Letter] = set()
         self.locks = MemoryLocks(lambda: self.time.now, self.killer.step)

@@ -23,15 +23,13 @@ from odf_common.service.environment import Environment
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import child_environment
-from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
-from odf_ingest.accept.receipts import Receipts
+from odf_ingest.accepted_pushes import AcceptedPushes, Parts, Receipts
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.grpc_servicer import IngestServicer
 from odf_ingest.api.lookup import PushTargets
 from odf_ingest.api.push_servicer import PushServicer
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.drain import Drains
@@ -49,7 +47,7 @@ from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.registry import Registries
-from odf_ingest.topic_names import ReservedTopics
+from odf_ingest.source_settings import ReservedTopics
 
 READ_THREADS: Final = 2  # batches parsed in parallel
 COMMIT_THREADS: Final = 8  # datasets committing in parallel, not counting stalled commits

@@ -37,8 +37,7 @@ from odf_coordinator.api.bus_handlers import Commands
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.operations.import_chain import Importer
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.control.rejected_messages import RejectedMessages

@@ -13,7 +13,7 @@ from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
-from odf_ingest.history.kept_index import IndexBehind
+from odf_ingest.history.indexes import IndexBehind
 from odf_ingest.prepare.batch import FileBatch
 
 NOON = Timestamp.parse("2020-01-01T12:00:00Z")

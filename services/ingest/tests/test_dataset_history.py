@@ -11,7 +11,7 @@ from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.steps import MergeStrategy, MergeStrategyLedger, MergeStrategySnapshot
 from odf_ingest.history.dataset_history import DatasetHistory
-from odf_ingest.history.kept_index import Slice, SliceRecords
+from odf_ingest.history.indexes import Slice, SliceRecords
 
 RECORDS = pa.table({"id": [1, 2], "v": ["a", "b"]})
 NAME, OTHER = a_hash("slice"), a_hash("other slice")

@@ -14,7 +14,7 @@ from odf_ingest.commit.position import SourcePosition, TopicPosition
 from odf_ingest.control import drain as module
 from odf_ingest.control.drain import Drains, Progress
 from odf_ingest.errors import SourceGone, SourceStopped
-from odf_ingest.push.batches.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches.source import PartitionOffsets
 from odf_ingest.push.source_topics import Key, SourceTopic
 
 KEY = Key(a_dataset(), "default", "")

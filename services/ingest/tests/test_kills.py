@@ -49,12 +49,10 @@ from odf_common.ports.bus import DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.service.request_reply import Replies
-from odf_ingest.accept.accepted_pushes import AcceptedPushes, Parts
-from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
+from odf_ingest.accepted_pushes import AcceptedPushes, Parts, Receipt, Receipts, State, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.lookup import PushTargets
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.file_commit import FileCommit, digest_of
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter

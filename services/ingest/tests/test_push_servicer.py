@@ -22,7 +22,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import push_pb2
 from odf_common.service.request_reply import Replies
-from odf_ingest.accept.receipts import Receipt, id_of
+from odf_ingest.accepted_pushes import Receipt, id_of
 from odf_ingest.api.bus_handlers import Notices, subscriptions
 from odf_ingest.api.lookup import PushTargets
 from odf_ingest.api.push_servicer import MAX_WAIT_SECONDS, PushServicer

@@ -24,14 +24,13 @@ from odf_common.metadata.events import AddData, SourceState
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit import rejects
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
+from odf_ingest.commit.committer import CommitQueues, Pools
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
 from odf_ingest.commit.rejects import RejectedOfFile
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.errors import CannotRetry
 from odf_ingest.prepare.batch import BadRecord
-from odf_ingest.source_settings import SourceSettings, save_settings
-from odf_ingest.topic_names import ReservedTopics
+from odf_ingest.source_settings import ReservedTopics, SourceSettings, save_settings
 
 
 @pytest.fixture

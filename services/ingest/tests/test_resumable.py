@@ -9,7 +9,7 @@ from odf_testing.builders import a_dataset
 from odf_common.errors import Refused
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceNotRead, SourceNotStopped, SourceStopped
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle.source_record import Phase
 from odf_ingest.push.source_topics import Key
 
 KEY = Key(a_dataset(), "default", "")

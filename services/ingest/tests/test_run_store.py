@@ -12,11 +12,10 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from odf_ingest.history import run_folder, run_store
+from odf_ingest.history import run_store
 from odf_ingest.history.indexes import CurrentRows, KeyIndex
 from odf_ingest.history.run_file import RunLayout, RunLimits
-from odf_ingest.history.run_folder import RunFolder
-from odf_ingest.history.run_store import RunStore
+from odf_ingest.history.run_store import RunFolder, RunStore
 
 APPEND, RETRACT = 0, 1
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("op", pa.uint8())])
@@ -119,7 +118,7 @@ def test_a_changed_byte_anywhere_is_found(folder: Path) -> None:
     files = {
         file: file.read_bytes()
         for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_size)
-        if file.name != run_folder.LOCK
+        if file.name != run_store.LOCK
     }
     changes = [(file, place) for file, content in files.items() for place in range(len(content))]
     for changed, place in random.Random(7).sample(changes, 300):

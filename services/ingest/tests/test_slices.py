@@ -11,7 +11,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter
-from odf_ingest.merge import MergeResult
+from odf_ingest.merge.interface import MergeResult
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import SourceSettings
 

@@ -1,8 +1,8 @@
-"""Each interface of formats, strategies and steps refuses one that no module implements, by its name."""
+"""Each interface of formats and steps refuses one that no module implements, by its name."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import pyarrow as pa
 import pytest
@@ -10,8 +10,8 @@ import pytest
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import PrepStepPipe
 from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.steps import ReadStep
 from odf_ingest.errors import UnsupportedStep
-from odf_ingest.merge.strategy import merge
 from odf_ingest.poll.event_time_source import event_time
 from odf_ingest.poll.poll_errors import PrepareUnsupported
 from odf_ingest.poll.unpack import pipe, unpack
@@ -38,7 +38,6 @@ FILE = Path("file")
         lambda: formats.infer_records(STEP, [b""], None),
         lambda: whole_table.decode_table(STEP, NONE),
         lambda: whole_table.decode_schema(STEP, NONE),
-        lambda: merge(STEP, NONE, NONE, NONE),
     ],
 )
 def test_a_step_that_no_module_reads_is_unsupported(call: Callable[[], object]) -> None:
@@ -63,3 +62,9 @@ def test_an_unknown_way_to_prepare_a_file_or_to_find_its_time_is_refused() -> No
         unpack(STEP, FILE, FILE, NONE)
     with pytest.raises(TypeError):
         event_time(STEP, "path", None, Timestamp.from_ms(0))
+
+
+@pytest.mark.parametrize("step", get_args(ReadStep))
+def test_every_read_format_has_a_reader(step: Any) -> None:
+    assert formats.read_file.dispatch(step) is not formats.read_file.dispatch(object)
+    assert formats.read_batch.dispatch(step) is not formats.read_batch.dispatch(object)

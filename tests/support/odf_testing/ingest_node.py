@@ -11,8 +11,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.engine import Engine
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter

@@ -11,7 +11,7 @@ from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import OperationsMismatched
-from odf_ingest.merge import takes_whole_batches
+from odf_ingest.merge.strategies import takes_whole_batches
 from odf_ingest.prepare.preparer import PreparedRecords
 
 

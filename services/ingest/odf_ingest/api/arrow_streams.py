@@ -19,8 +19,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_ingest.api.lookup import PushTargets, require_key, source_named
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import Outcome, position_of
+from odf_ingest.commit.committer import CommitQueues, Outcome, position_of
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import next_in_run
 from odf_ingest.commit.rejects import RejectPolicy

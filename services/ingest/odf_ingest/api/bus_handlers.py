@@ -8,7 +8,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import OutgoingMessage, Subscription
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import CommitQueues
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader

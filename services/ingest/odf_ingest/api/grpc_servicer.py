@@ -22,10 +22,8 @@ from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import ingest_pb2, ingest_pb2_grpc
 from odf_ingest.api.lookup import PushTargets, staged_file
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import Outcome
-from odf_ingest.commit.file_commit import FileCommit, chosen_source
-from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target
+from odf_ingest.commit.committer import CommitQueues, Outcome
+from odf_ingest.commit.file_commit import FileCommit, IsWanted, PushesInFlight, Target, chosen_source
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.watermark import Lateness, proposed_delay
 from odf_ingest.control.drain import Drains

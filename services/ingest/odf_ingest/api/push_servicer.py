@@ -16,11 +16,10 @@ from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
-from odf_ingest.accept.accepted_pushes import AcceptedPushes
-from odf_ingest.accept.receipts import Receipt, id_of
+from odf_ingest.accepted_pushes import AcceptedPushes, Receipt, id_of
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.lookup import PushTargets, require_key, source_named, staged_file
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import CommitQueues
 from odf_ingest.commit.file_commit import digest_of
 from odf_ingest.read.input_format import InputFormat
 

@@ -31,8 +31,9 @@ from odf_ingest.commit.watermark import (
     watermark_of,
 )
 from odf_ingest.history.align_columns import align_columns, data_columns, without_dictionaries
-from odf_ingest.history.kept_index import SliceRecords
-from odf_ingest.merge import History, MergeResult, key_columns, merge
+from odf_ingest.history.indexes import SliceRecords
+from odf_ingest.merge.interface import History, MergeResult
+from odf_ingest.merge.strategies import key_columns, merge
 from odf_ingest.prepare.event_time import fill_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import EmptySnapshot, SourceSettings, load_settings

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from odf_common.data.columns import Operation
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.merge import MergeResult
+from odf_ingest.merge.interface import MergeResult
 from odf_ingest.prepare.event_time import event_times, max_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.source_settings import DAY_MS, HOUR_MS, MINUTE_MS, Duration, SourceSettings

@@ -9,8 +9,7 @@ from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.committer import CommitQueues, position_of
 from odf_ingest.errors import (
     SourceBuildsIndex,
     SourceGone,

@@ -37,8 +37,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter
 from odf_common.ports.store import BlobStore, block_reader
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.committer import CommitQueues, position_of
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.control.retried_rows import RetriedRows, batch_key
 from odf_ingest.errors import CannotRetry

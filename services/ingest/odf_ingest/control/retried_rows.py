@@ -27,7 +27,7 @@ from odf_ingest.commit.file_commit import as_lines
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, CannotRetry, OperationsMismatched, SourceGone
-from odf_ingest.merge import takes_whole_batches
+from odf_ingest.merge.strategies import takes_whole_batches
 from odf_ingest.message_columns import Envelope
 from odf_ingest.poll import polled_batch
 from odf_ingest.poll.polled_position import PollPosition

@@ -23,8 +23,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import BlobStore, CatalogEntry
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.committer import CommitQueues, position_of
 from odf_ingest.commit.file_commit import chosen_source
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.control.position_move import PositionMove
@@ -44,9 +43,8 @@ from odf_ingest.prepare.batch import MessagePosition, SkipSearch
 from odf_ingest.prepare.message_values import require_possible
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
-from odf_ingest.push.lifecycle.source_record import SourceRecord
+from odf_ingest.push.lifecycle.source_record import Phase, SourceRecord
 from odf_ingest.push.lifecycle.start_position import messages_after, require_same, stop_at
-from odf_ingest.push.lifecycle.state_machine import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics
 from odf_ingest.registry import REGISTRY_SETTING, json_step
 from odf_ingest.source_settings import SourceSettings, load_settings, save_settings

@@ -33,13 +33,14 @@ from odf_common.metadata.steps import (
     Strings,
 )
 from odf_ingest.history.align_columns import without_dictionaries
-from odf_ingest.history.indexes import CurrentRows, KeyIndex
-from odf_ingest.history.kept_index import (
+from odf_ingest.history.indexes import (
     BuildProgress,
+    CurrentRows,
     IndexBehind,
     IndexDefinition,
     IsWanted,
     KeptIndex,
+    KeyIndex,
     MissingSlices,
     Slice,
     SliceRecords,

@@ -1,7 +1,7 @@
 """A run: distinct keys in ascending order, and a row for each if it has rows; one immutable file.
 
 The file has the rows as an Arrow IPC file, if there are rows, and after them the keys as fixed-width values. What a
-reader has to know about it, and its checksum, are in the manifest of its folder (`run_folder.py`).
+reader has to know about it, and its checksum, are in the manifest of its folder (`run_store.py`).
 """
 
 import shutil

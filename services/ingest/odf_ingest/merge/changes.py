@@ -17,8 +17,7 @@ import pyarrow.types as kind
 from odf_common.data.columns import Operation
 from odf_common.metadata.steps import Strings
 from odf_ingest.errors import OperationsMismatched
-from odf_ingest.history.equality import equal
-from odf_ingest.history.keys import Keys, key_array
+from odf_ingest.history.keys import Keys, equal, key_array
 from odf_ingest.read.types.type_names import Quoted, show_value
 
 NO_ROW: Final = -1  # in place of an index

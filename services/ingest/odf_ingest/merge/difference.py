@@ -12,9 +12,8 @@ import pyarrow as pa
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import Strings
-from odf_ingest.history.equality import equal
-from odf_ingest.history.keys import Keys, key_array, key_order
-from odf_ingest.merge.strategy import MergeResult, by_key
+from odf_ingest.history.keys import Keys, equal, key_array, key_order
+from odf_ingest.merge.interface import MergeResult, by_key
 
 PARALLEL_ROWS: Final = 1 << 16  # from which threads are worth it
 MAX_PLACES: Final = 5  # of the records with a repeated key that an error names

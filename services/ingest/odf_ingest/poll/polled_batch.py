@@ -11,7 +11,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.ports.engine import IsWanted, QueryNotWanted
-from odf_ingest.commit.mismatched_records import without_messages, without_rows
 from odf_ingest.commit.rejects import (
     RejectedOfFile,
     RejectPolicy,
@@ -19,10 +18,12 @@ from odf_ingest.commit.rejects import (
     rejects_messages,
     rejects_rows,
     require_share,
+    without_messages,
+    without_rows,
 )
 from odf_ingest.commit.watermark import NewWatermark
 from odf_ingest.errors import AlreadyCommitted, OperationsMismatched
-from odf_ingest.merge import takes_whole_batches
+from odf_ingest.merge.strategies import takes_whole_batches
 from odf_ingest.poll.fetch import FetchedFile, FetchedMessages
 from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count

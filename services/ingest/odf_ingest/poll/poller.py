@@ -35,8 +35,7 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
-from odf_ingest.commit.commit_queue import CommitQueues
-from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.committer import CommitQueues, Outcome
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.poll.event_time_source import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Lines, Note, fetch

@@ -26,7 +26,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import CompressionFormat, PrepStep, PrepStepDecompress, PrepStepPipe
 from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages
-from odf_ingest.poll.fetch.command import PATH, Command
+from odf_ingest.poll.fetch.container import PATH, Command
 from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES
 from odf_ingest.poll.poll_errors import PrepareUnsupported, TooLarge
 

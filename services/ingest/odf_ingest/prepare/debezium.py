@@ -16,7 +16,7 @@ import structlog
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import MergeStrategyChangelogStream, Strings
-from odf_ingest.merge import key_columns
+from odf_ingest.merge.strategies import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, Part
 from odf_ingest.prepare.debezium_values import JsonObject, converters, object_of, text_of, with_values
 from odf_ingest.prepare.message_values import require_changes

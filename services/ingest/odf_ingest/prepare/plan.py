@@ -15,7 +15,7 @@ from odf_common.metadata.events import AddPushSource, DatasetVocabulary, SetData
 from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepEsriShapefile, ReadStepParquet
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
-from odf_ingest.merge import key_columns, takes_whole_batches
+from odf_ingest.merge.strategies import key_columns, takes_whole_batches
 from odf_ingest.message_columns import NO_COLUMNS, Envelope, MessageColumns, MessageFormat
 from odf_ingest.read.input_format import InputFormat
 

@@ -22,7 +22,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.events import AddPushSource
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepEsriShapefile, ReadStepParquet
-from odf_ingest.merge import key_columns, operation_faults, takes_whole_batches
+from odf_ingest.merge.strategies import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows
 from odf_ingest.prepare.batch import BadRecord, FileBatch, MessageBatch, Part

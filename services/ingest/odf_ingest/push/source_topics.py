@@ -16,8 +16,7 @@ from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.committer import position_of
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
-from odf_ingest.source_settings import load_settings
-from odf_ingest.topic_names import EARLIEST, LATEST, ReservedTopics, TopicNames, TopicStart
+from odf_ingest.source_settings import EARLIEST, LATEST, ReservedTopics, TopicNames, TopicStart, load_settings
 
 STARTS: Final = "topic-starts"  # the note
 

@@ -17,7 +17,7 @@ from odf_ingest.read.format import (
     split_file,
     suspects,
 )
-from odf_ingest.read.json_formats import json, ndjson
+from odf_ingest.read.json_formats import json
 
 __all__ = [
     "FileRecords",

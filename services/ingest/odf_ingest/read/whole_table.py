@@ -20,10 +20,9 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
-from odf_ingest.read.types.columns import unconvertible, unconvertible_values
+from odf_ingest.read.types.columns import extend_columns, unconvertible, unconvertible_values
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats, ValueKind
-from odf_ingest.read.types.known_columns import extend_columns
 from odf_ingest.read.types.numbers import has_wide_decimals
 from odf_ingest.read.types.type_names import type_name
 

@@ -19,10 +19,17 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
+from odf_ingest import accepted_pushes as module
 from odf_ingest import metrics
-from odf_ingest.accept import accepted_pushes as module
-from odf_ingest.accept.accepted_pushes import PUSH_BACKOFF, AcceptedPushes, Parts
-from odf_ingest.accept.receipts import PendingPush, Receipt, Receipts, id_of
+from odf_ingest.accepted_pushes import (
+    PUSH_BACKOFF,
+    AcceptedPushes,
+    Parts,
+    PendingPush,
+    Receipt,
+    Receipts,
+    id_of,
+)
 from odf_ingest.commit import slice_writer
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, digest_of

@@ -11,8 +11,8 @@ from odf_testing.power_cut import Recorder
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable
-from odf_ingest.accept import receipts as module
-from odf_ingest.accept.receipts import Receipt, Receipts, State, id_of
+from odf_ingest import accepted_pushes as module
+from odf_ingest.accepted_pushes import Receipt, Receipts, State, id_of
 from odf_ingest.errors import KeyReused, TooManyPending
 
 DATASET = a_dataset()

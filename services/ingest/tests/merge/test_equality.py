@@ -14,8 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odf_common.data.slices import hash_slice, read_slice, write_slice
-from odf_ingest.history.equality import comparable, equal
-from odf_ingest.history.keys import key_array
+from odf_ingest.history.keys import comparable, equal, key_array
 
 
 def a_nan(bits: int) -> float:

@@ -9,7 +9,7 @@ from odf_common.metadata.steps import (
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
 )
-from odf_ingest.merge.strategy import operation_faults
+from odf_ingest.merge.strategies import operation_faults
 
 KEY = ("id",)
 

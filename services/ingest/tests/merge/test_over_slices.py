@@ -26,7 +26,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 from odf_common.ports.store import ObjectKind, block_reader
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
+from odf_ingest.commit.committer import CommitQueues, Pools
 from odf_ingest.errors import SnapshotRetractsTooMuch
 from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.run_file import RunLimits

@@ -12,9 +12,9 @@ from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategySnapshot
 from odf_ingest.errors import IncompleteCorrection
 from odf_ingest.history.align_columns import align_columns
-from odf_ingest.merge.changelog_stream import operations
 from odf_ingest.merge.difference import alike
-from odf_ingest.merge.strategy import History, by_event_time, by_key, merge
+from odf_ingest.merge.interface import History, by_event_time, by_key
+from odf_ingest.merge.strategies import merge, operations
 
 TIMESTAMPS = pa.timestamp("ms", "UTC")
 

@@ -22,8 +22,10 @@ from odf_ingest.errors import IncompleteCorrection, OperationsMismatched, Snapsh
 from odf_ingest.history.dataset_history import Fresh
 from odf_ingest.history.indexes import CurrentRows, KeyIndex
 from odf_ingest.history.keys import Keys, key_array
-from odf_ingest.merge import MergeResult, difference, merge
+from odf_ingest.merge import difference
 from odf_ingest.merge.difference import RepeatedKey
+from odf_ingest.merge.interface import MergeResult
+from odf_ingest.merge.strategies import merge
 from odf_ingest.source_settings import EmptySnapshot, Retractions, SourceSettings
 
 START = datetime(2020, 1, 1, tzinfo=UTC)

@@ -18,8 +18,7 @@ from odf_common.metadata.fetching import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategyLedger, ReadStepCsv
-from odf_ingest.commit.commit_queue import CommitQueues, Pools
-from odf_ingest.commit.committer import BatchCommitter, Proposals
+from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.poll_errors import FileForbidden, FileUnreadable, NothingAtSource
 from odf_ingest.poll.polled_position import ReadFile, ReadFiles

@@ -23,7 +23,7 @@ from odf_common.metadata.fetching import (
 )
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.fetch import body, ftp
+from odf_ingest.poll.fetch import fetch_step, ftp
 from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable, TooLarge
 from odf_ingest.poll.poller import PollSummary
 
@@ -40,7 +40,7 @@ NEW_YEAR = 1_704_067_200  # 2024-01-01T00:00:00Z
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ftp, "SILENCE_SECONDS", 5.0)
-    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
+    monkeypatch.setattr(fetch_step, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 @pytest.fixture
@@ -138,16 +138,16 @@ def test_a_file_that_changes_while_it_is_transferred_is_transferred_again(
     file, rest = tmp_path / "served" / "a b.json", [LINE * 2]
 
     bench = make_polled(url(server))
-    original = body.Body.store
+    original = fetch_step.Body.store
 
-    def store(self: body.Body, *args: Any) -> Any:
+    def store(self: fetch_step.Body, *args: Any) -> Any:
         found = original(self, *args)
         if rest:
             write(file, rest.pop(), at=NEW_YEAR + 5)
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(body.Body, "store", store)
+        patch.setattr(fetch_step.Body, "store", store)
         assert poll(bench).records == 2
 
 
@@ -234,7 +234,7 @@ def test_hostile_greetings_are_errors(
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def greet() -> None:
-            for _ in range(1 if error is SourceRefusedRequest else body.ATTEMPTS):
+            for _ in range(1 if error is SourceRefusedRequest else fetch_step.ATTEMPTS):
                 connected, _ = listening.accept()
                 with connected:
                     connected.sendall(greeting)

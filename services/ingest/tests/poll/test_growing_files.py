@@ -16,7 +16,7 @@ from odf_common.metadata.steps import (
     ReadStepJson,
     ReadStepNdJson,
 )
-from odf_ingest.poll.fetch import growing_file
+from odf_ingest.poll.fetch import files_glob
 from odf_ingest.poll.poll_errors import FileReplaced, LastLineContinued, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
 
@@ -114,7 +114,7 @@ def test_a_last_line_is_read_once_it_has_ended(
 def test_a_line_that_never_ends_is_read_once_its_file_has_not_changed_for_a_while(
     make_polled: Any, poll: Any, log: Log, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(growing_file, "SETTLED_SECONDS", 0.1)
+    monkeypatch.setattr(files_glob, "SETTLED_SECONDS", 0.1)
     read, header, row = FORMATS[name]
     bench = make_polled(glob(log), read=read)
     log.put(header + row(1) + row(2).rstrip(), is_recent=True)

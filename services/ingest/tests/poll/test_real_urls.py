@@ -22,7 +22,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
 )
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.fetch import body
+from odf_ingest.poll.fetch import fetch_step
 from odf_ingest.poll.poll_errors import SourceUnreachable
 from odf_ingest.poll.poller import PollSummary
 
@@ -33,7 +33,7 @@ Rows = Counter[tuple[Any, ...]]
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
+    monkeypatch.setattr(fetch_step, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 def published(package: str, *path: str) -> Path:

@@ -3,7 +3,7 @@
 import pytest
 import urllib3
 
-from odf_ingest.poll.fetch.http import _reason
+from odf_ingest.poll.fetch.url import _reason
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest.api.bus_handlers import Notices
 from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll import schedule as module
-from odf_ingest.poll.fetch import body
+from odf_ingest.poll.fetch import fetch_step
 from odf_ingest.poll.poller import Attempt
 from odf_ingest.poll.schedule import PollSchedule, PollState, _pause, seconds_of
 from odf_ingest.source_settings import Duration, SourceSettings
@@ -44,7 +44,7 @@ Start = Callable[..., PollSchedule]
 def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Return a function that runs a schedule over a bench's dataset until the test ends."""
     monkeypatch.setattr(module, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
+    monkeypatch.setattr(fetch_step, "FETCH_BACKOFF", Backoff(first=0, most=0))
     stop = threading.Event()
     threads = []
     pool = ThreadPoolExecutor(2)

@@ -262,7 +262,7 @@ def test_a_command_that_hangs_ends_with_the_poll_and_after_its_time(
     begun = time.monotonic()
     with pytest.raises(PollCancelled):
         make_poller(bench).poll(bench.dataset, lambda _: None, lambda: time.monotonic() < begun + 0.5)
-    monkeypatch.setattr("odf_ingest.poll.fetch.command.TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr("odf_ingest.poll.fetch.container.TIMEOUT_SECONDS", 0.3)
     with pytest.raises(CommandFailed, match="took longer"):
         poll(bench)
     assert time.monotonic() < begun + 10

@@ -24,7 +24,7 @@ from odf_common.metadata.fetching import (
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.clock import Backoff
-from odf_ingest.poll.fetch import body
+from odf_ingest.poll.fetch import fetch_step
 from odf_ingest.poll.fetch.fetch_step import Context, Limits
 from odf_ingest.poll.poll_errors import (
     FileForbidden,
@@ -41,7 +41,7 @@ MODIFIED = "Fri, 05 Jan 2024 10:00:00 GMT"
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "FETCH_BACKOFF", Backoff(first=0, most=0))
+    monkeypatch.setattr(fetch_step, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
 def line(number: int) -> bytes:
@@ -69,7 +69,7 @@ def test_content_is_committed_with_its_etag_and_unchanged_content_costs_one_requ
 def test_a_long_download_reports_how_far_it_is(
     make_polled: Any, poll: Any, web: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "REPORT_SECONDS", -1.0)
+    monkeypatch.setattr(fetch_step, "REPORT_SECONDS", -1.0)
     web.pages["/a"] = Page(body=b'{"id":1,"v":"%s"}\n' % bytes(3 << 19).replace(b"\0", b"x"))
     reports: list[str] = []
     poll(make_polled(FetchStepUrl(url=f"{web.url}/a")), report=reports.append)
@@ -351,12 +351,12 @@ def test_a_body_is_stored_unless_it_is_too_large_or_takes_too_long(
     limits = Limits(size=6)
     context = cast("Context", SimpleNamespace(limits=limits, require_wanted=lambda: None, report=print))
     stored = tmp_path / "stored"
-    found = body.Body(label="x", chunks=[b"one", b"two"]).store(stored, context)
+    found = fetch_step.Body(label="x", chunks=[b"one", b"two"]).store(stored, context)
     assert found == (Multihash.sha3(hashlib.sha3_256(b"onetwo").digest()), 6)
     assert stored.read_bytes() == b"onetwo"
     for announced in (0, 7):
         with pytest.raises(TooLarge):
-            body.Body(label="x", chunks=[b"one", b"two", b"!"], total=announced).store(stored, context)
-    monkeypatch.setattr(body, "DOWNLOAD_SECONDS", -1.0)
+            fetch_step.Body(label="x", chunks=[b"one", b"two", b"!"], total=announced).store(stored, context)
+    monkeypatch.setattr(fetch_step, "DOWNLOAD_SECONDS", -1.0)
     with pytest.raises(SourceUnreachable, match="slower than"):
-        body.Body(label="x", chunks=[b"one"]).store(stored, context)
+        fetch_step.Body(label="x", chunks=[b"one"]).store(stored, context)

@@ -23,7 +23,7 @@ from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.control.drain import Drains
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.source import MAX_BATCH_BYTES, BatchLimits
-from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle import inspector
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import SourceTopics
@@ -245,7 +245,7 @@ def running(
         catalog,
     )
     try:
-        with patch.object(inspection_schedule, "PATROL_SECONDS", 0.05):
+        with patch.object(inspector, "PATROL_SECONDS", 0.05):
             made.ask(lambda: owned.own(frozenset({3})))
             yield made
     finally:

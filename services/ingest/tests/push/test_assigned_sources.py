@@ -14,17 +14,14 @@ from odf_common.ports.store import CatalogEntry
 from odf_ingest import metrics
 from odf_ingest.errors import NoMessageToSkip
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.batches import batches_in_flight, partition_offsets
-from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, SAME_TROUBLE_SECONDS
-from odf_ingest.push.batches.source import Wait
-from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.batches import source as source_module
+from odf_ingest.push.batches.source import BATCH_BACKOFF, SAME_TROUBLE_SECONDS, Wait
+from odf_ingest.push.lifecycle import inspector
 from odf_ingest.push.lifecycle.assigned_sources import BUSY_RECHECK_SECONDS, SILENT_SECONDS
-from odf_ingest.push.lifecycle.inspection_schedule import PATROL_SECONDS
-from odf_ingest.push.lifecycle.inspector import Inspection
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle.inspector import PATROL_SECONDS, Inspection
+from odf_ingest.push.lifecycle.source_record import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic
-from odf_ingest.source_settings import SourceSettings, save_settings
-from odf_ingest.topic_names import TopicNames
+from odf_ingest.source_settings import SourceSettings, TopicNames, save_settings
 
 from .assigned_world import OTHER, UNREADABLE, World
 from .in_memory_broker import TOPIC
@@ -36,7 +33,7 @@ from .test_source import a_chunk
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(make_bench(None, None, a_push_source("other")))
     made.enter()
-    for module in (batches_in_flight, inspection_schedule, partition_offsets):
+    for module in (inspector, source_module):
         monkeypatch.setattr(module, "time", made)
     return made
 

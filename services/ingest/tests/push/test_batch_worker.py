@@ -20,15 +20,13 @@ from odf_common.metadata.steps import (
 )
 from odf_common.ports.clock import Backoff
 from odf_common.service.consumer import retry
-from odf_ingest.commit.commit_queue import Pools
-from odf_ingest.commit.committer import position_of
+from odf_ingest.commit.committer import Pools, position_of
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, TopicReplaced
-from odf_ingest.history.kept_index import IndexBehind
+from odf_ingest.history.indexes import IndexBehind
 from odf_ingest.prepare.batch import MessageBatch, SkipSearch
 from odf_ingest.prepare.plan import Plan, plan_of
 from odf_ingest.push.batches.batch_worker import BatchWorker
-from odf_ingest.push.batches.batches_in_flight import Trouble
-from odf_ingest.push.batches.source import BatchLimits, PushSource
+from odf_ingest.push.batches.source import BatchLimits, PushSource, Trouble
 from odf_ingest.push.source_topics import as_of
 from odf_ingest.registry import Registries
 from odf_ingest.source_settings import BadRecords, SourceSettings, save_settings

@@ -17,10 +17,10 @@ from odf_common.errors import StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategyUpsertStream, ReadStepNdJson
 from odf_common.ports.store import ObjectKind, block_reader
-from odf_ingest.history import kept_index
+from odf_ingest.history import indexes
 from odf_ingest.history.dataset_history import DatasetHistory
 from odf_ingest.history.keys import key_array
-from odf_ingest.push.lifecycle import stalls
+from odf_ingest.push.lifecycle import start_position
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import TOPIC, Broker, Running, message, running
@@ -33,7 +33,7 @@ KEY = ("id",)
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(start_position, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_no_other_source_waits_while_an_index_is_built(bench: Any, broker: Broke
 def test_an_index_that_another_thread_updates_is_behind(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_index, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(indexes, "BUSY_SECONDS", 0.0)
     filled(bench, broker)
     queues, found = bench.queues, list[object]()
     history, keys = queues.queue(bench.dataset).history, key_array(pa.table({"id": [0]}), KEY)
 
     def current() -> ChainState:
         state: ChainState = bench.state
-        with pytest.raises(kept_index.IndexBehind) as behind:
+        with pytest.raises(indexes.IndexBehind) as behind:
             (history.fresh if isinstance(merge, MergeStrategyLedger) else history.current)(state, KEY, keys)
         found.append(behind.value)
         return state
@@ -131,7 +131,7 @@ def test_an_index_that_another_thread_updates_is_behind(
 def test_an_index_that_fell_far_behind_is_updated_outside_of_the_commit(
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_index, "MAX_BLOCKS_IN_COMMIT", 2)
+    monkeypatch.setattr(indexes, "MAX_BLOCKS_IN_COMMIT", 2)
     with running(bench, broker, other=OTHER) as node:
         broker.logs[TOPIC, 0] += [message(0)]
         node.wait(lambda: node.ids == [0])
@@ -170,7 +170,7 @@ def test_a_build_stops_when_it_is_cancelled_and_resumes_from_there(
     filled(bench, broker)
     bench.queues.catch_up(bench.dataset, "default", lambda: False)
     history = bench.queues.queue(bench.dataset).history
-    with pytest.raises(kept_index.IndexBehind):
+    with pytest.raises(indexes.IndexBehind):
         history.current(bench.state, KEY, None)
     read = bench.record_slice_reads()
     bench.queues.catch_up(bench.dataset, "default")
@@ -209,9 +209,9 @@ def test_what_another_process_has_added_to_an_index_is_not_read_again(bench: Any
 def test_an_index_that_was_never_built_is_behind(bench: Any) -> None:
     history = bench.queues.queue(bench.dataset).history
     keys = key_array(pa.table({"id": [1]}), KEY)
-    with pytest.raises(kept_index.IndexBehind):
+    with pytest.raises(indexes.IndexBehind):
         history.fresh(bench.state, KEY, keys)
-    with pytest.raises(kept_index.IndexBehind):
+    with pytest.raises(indexes.IndexBehind):
         history.current(bench.state, KEY, keys)
 
 

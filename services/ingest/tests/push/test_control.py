@@ -19,7 +19,7 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle.source_record import Phase
 from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.source_settings import BadRecords
 

@@ -9,13 +9,13 @@ from odf_testing.ingest_batches import a_message_batch, commit_messages
 
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
-from odf_ingest.read.types import known_columns
-from odf_ingest.read.types.known_columns import extend_columns
+from odf_ingest.read.types import columns as columns_module
+from odf_ingest.read.types.columns import extend_columns
 
 
 @pytest.fixture(autouse=True)
 def _limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_columns, "MAX_INFERRED_COLUMNS", 6)
+    monkeypatch.setattr(columns_module, "MAX_INFERRED_COLUMNS", 6)
 
 
 def record(*keys: str) -> bytes:
@@ -25,7 +25,7 @@ def record(*keys: str) -> bytes:
 def test_records_with_more_columns_than_are_inferred_are_refused_with_the_way_out(
     make_bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_columns, "MAX_INFERRED_COLUMNS", 7)
+    monkeypatch.setattr(columns_module, "MAX_INFERRED_COLUMNS", 7)
     bench = make_bench(None, ReadStepNdJson())
     commit_messages(bench, a_message_batch({0: [record("a", "b"), record("c")]}))
     with pytest.raises(

@@ -13,9 +13,9 @@ import pytest
 from odf_testing.guarded import GuardedList
 
 from odf_common.errors import OdfError, Refused, Unavailable
-from odf_ingest.commit import in_flight as module
+from odf_ingest.commit import file_commit as module
 from odf_ingest.commit.committer import Outcome
-from odf_ingest.commit.in_flight import IsWanted, PushesInFlight, Target, cancellation
+from odf_ingest.commit.file_commit import IsWanted, PushesInFlight, Target, cancellation
 
 
 class Slow:

@@ -13,14 +13,14 @@ from odf_common.errors import StorageUnavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.clock import PERIODIC_SHARE
 from odf_common.ports.store import Catalog, CatalogEntry
-from odf_ingest.push.lifecycle import inspection_schedule
-from odf_ingest.push.lifecycle.inspection_schedule import (
+from odf_ingest.push.lifecycle import inspector as inspector_module
+from odf_ingest.push.lifecycle.inspector import (
     MAX_PER_PATROL,
     PATROL_SECONDS,
     RESCAN_SECONDS,
     InspectionSchedule,
+    Inspector,
 )
-from odf_ingest.push.lifecycle.inspector import Inspector
 
 ONE, TWO = a_dataset(1), a_dataset(2)
 
@@ -77,7 +77,7 @@ def catalog() -> MemoryCatalog:
 @pytest.fixture
 def bench(catalog: MemoryCatalog, monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench(catalog)
-    monkeypatch.setattr(inspection_schedule, "time", made)
+    monkeypatch.setattr(inspector_module, "time", made)
     return made
 
 

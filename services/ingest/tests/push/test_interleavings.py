@@ -22,16 +22,16 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
-from odf_ingest.commit.commit_queue import Pools
+from odf_ingest.commit.committer import Pools
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.push import reader
-from odf_ingest.push.batches import batches_in_flight
+from odf_ingest.push.batches import source as source_module
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle import assigned_sources as owned
-from odf_ingest.push.lifecycle import inspection_schedule
+from odf_ingest.push.lifecycle import inspector
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
-from odf_ingest.push.lifecycle.state_machine import LIVE, Phase
+from odf_ingest.push.lifecycle.source_record import LIVE, Phase
 from odf_ingest.push.reader import PushReader
 from odf_ingest.push.source_topics import Key, SourceTopics
 from odf_ingest.registry import Registries
@@ -222,11 +222,11 @@ class World:
 
 @pytest.fixture
 def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], World]:
-    monkeypatch.setattr(batches_in_flight, "BATCH_BACKOFF", Backoff(first=0.0, most=0.0))
+    monkeypatch.setattr(source_module, "BATCH_BACKOFF", Backoff(first=0.0, most=0.0))
     for module, name in (
         (owned, "BUSY_RECHECK_SECONDS"),
         (reader, "POLL_SECONDS"),
-        (inspection_schedule, "PATROL_SECONDS"),
+        (inspector, "PATROL_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 0.0)
 

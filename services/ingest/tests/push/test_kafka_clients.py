@@ -8,9 +8,8 @@ import pytest
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.errors import Unavailable
-from odf_ingest.push.batches.kafka_clients import KafkaClients
-from odf_ingest.push.batches.partition_offsets import PartitionOffsets
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import PartitionOffsets, PushSource
+from odf_ingest.push.reader import KafkaClients
 
 
 class Client:

@@ -2,7 +2,7 @@ from itertools import product
 
 import pytest
 
-from odf_ingest.push.lifecycle.state_machine import LIVE, TRANSITIONS, Event, IllegalTransition, Phase, after
+from odf_ingest.push.lifecycle.source_record import LIVE, TRANSITIONS, Event, IllegalTransition, Phase, after
 
 EVERY = list(product(Phase, Event))
 

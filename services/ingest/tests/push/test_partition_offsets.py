@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from odf_ingest.push.batches import partition_offsets
-from odf_ingest.push.batches.partition_offsets import PartitionOffsets
+from odf_ingest.push.batches import source
+from odf_ingest.push.batches.source import PartitionOffsets
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     made = SimpleNamespace(now=100.0)
     made.monotonic = lambda: made.now
-    monkeypatch.setattr(partition_offsets, "time", made)
+    monkeypatch.setattr(source, "time", made)
     return made
 
 

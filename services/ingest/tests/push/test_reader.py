@@ -25,11 +25,10 @@ from odf_common.metadata.steps import (
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, SourceStopped
-from odf_ingest.history.kept_index import IndexBehind
+from odf_ingest.history.indexes import IndexBehind
 from odf_ingest.push import reader
-from odf_ingest.push.batches.partition_offsets import PartitionOffsets
-from odf_ingest.push.batches.source import PushSource
-from odf_ingest.push.lifecycle import inspection_schedule, stalls
+from odf_ingest.push.batches.source import PartitionOffsets, PushSource
+from odf_ingest.push.lifecycle import inspector, start_position
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords
 
@@ -101,7 +100,7 @@ def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> Non
 def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: str) -> None:
     with running(make_bench(), broker) as node:
         node.wait(lambda: bool(node.reader.sources))
-        with patch.object(inspection_schedule, "PATROL_SECONDS", 60):
+        with patch.object(inspector, "PATROL_SECONDS", 60):
             node.wait(lambda: broker.waits[-1] == reader.IDLE_POLL_SECONDS)
             if happens == "a message":
                 broker.logs[TOPIC, 0].append(message(1))
@@ -458,7 +457,7 @@ def test_a_commit_that_succeeded_although_it_raised_is_no_problem_once_the_topic
 def test_a_source_waits_while_the_clock_is_behind_and_says_so(make_bench: Any, broker: Broker) -> None:
     bench = make_bench()
     broker.logs[TOPIC, 0] += [message(1)]
-    with running(bench, broker) as node, patch.object(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0):
+    with running(bench, broker) as node, patch.object(start_position, "REPORT_RETRIES_AFTER_SECONDS", 0.0):
         node.drain()
         bench.clock.ms -= 2 * CLOCK_TOLERANCE_MS
         broker.logs[TOPIC, 0] += [message(2)]

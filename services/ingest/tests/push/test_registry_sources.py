@@ -22,8 +22,8 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.push.lifecycle import stalls
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle import start_position
+from odf_ingest.push.lifecycle.source_record import Phase
 from odf_ingest.push.source_topics import Key
 from odf_ingest.registry import Registries, decode_batch, json_step
 from odf_ingest.source_settings import SourceSettings, save_settings
@@ -60,7 +60,7 @@ def broker(broker: Broker) -> Broker:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(start_position, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
 
 
 def row(id_: int | None, v: str = "a") -> bytes:

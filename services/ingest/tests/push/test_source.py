@@ -17,8 +17,15 @@ from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumn
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.push.batches.batches_in_flight import BatchesInFlight, Trouble
-from odf_ingest.push.batches.source import MAX_BATCH_BYTES, MAX_DELAY_SECONDS, BatchLimits, PushSource, Wait
+from odf_ingest.push.batches.source import (
+    MAX_BATCH_BYTES,
+    MAX_DELAY_SECONDS,
+    BatchesInFlight,
+    BatchLimits,
+    PushSource,
+    Trouble,
+    Wait,
+)
 
 
 def a_source(

@@ -8,10 +8,16 @@ from odf_testing.builders import a_dataset
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_ingest.errors import SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.batches.batches_in_flight import Trouble
-from odf_ingest.push.batches.source import Wait
-from odf_ingest.push.lifecycle.source_record import SourceRecord, Span, Stop
-from odf_ingest.push.lifecycle.state_machine import LIVE, Event, IllegalTransition, Phase
+from odf_ingest.push.batches.source import Trouble, Wait
+from odf_ingest.push.lifecycle.source_record import (
+    LIVE,
+    Event,
+    IllegalTransition,
+    Phase,
+    SourceRecord,
+    Span,
+    Stop,
+)
 from odf_ingest.push.source_topics import Key
 
 from .test_source import a_source

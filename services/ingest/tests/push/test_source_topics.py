@@ -18,8 +18,15 @@ from odf_ingest.push.source_topics import (
     existing,
     load_starts,
 )
-from odf_ingest.source_settings import NOTE, SourceSettings, save_settings
-from odf_ingest.topic_names import EARLIEST, LATEST, TopicNames, TopicStart
+from odf_ingest.source_settings import (
+    EARLIEST,
+    LATEST,
+    NOTE,
+    SourceSettings,
+    TopicNames,
+    TopicStart,
+    save_settings,
+)
 
 from .in_memory_broker import TOPIC, Broker, message
 

@@ -8,13 +8,11 @@ from odf_testing.builders import a_dataset
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.errors import Unavailable
 from odf_ingest.errors import SourceBuildsIndex, SourceQueries, SourceRetries, SourceStopped, SourceWaiting
-from odf_ingest.history.kept_index import BuildProgress
-from odf_ingest.push.batches.batches_in_flight import Trouble
-from odf_ingest.push.batches.source import Wait
-from odf_ingest.push.lifecycle import stalls
-from odf_ingest.push.lifecycle.source_record import SourceRecord, Stop
-from odf_ingest.push.lifecycle.stalls import REPORT_RETRIES_AFTER_SECONDS, STALLED_AFTER_SECONDS
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.history.indexes import BuildProgress
+from odf_ingest.push.batches.source import Trouble, Wait
+from odf_ingest.push.lifecycle import start_position
+from odf_ingest.push.lifecycle.source_record import Phase, SourceRecord, Stop
+from odf_ingest.push.lifecycle.start_position import REPORT_RETRIES_AFTER_SECONDS, STALLED_AFTER_SECONDS
 from odf_ingest.push.source_topics import Key
 
 from .test_source import a_source
@@ -26,7 +24,7 @@ NOT_LONG, LONG = NOW - STALLED_AFTER_SECONDS, NOW - STALLED_AFTER_SECONDS - 1
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(start_position, "time", SimpleNamespace(time=lambda: NOW))
 
 
 def a_record(**changes: object) -> SourceRecord:
@@ -37,7 +35,9 @@ def a_record(**changes: object) -> SourceRecord:
 
 def seen(record: SourceRecord, building: BuildProgress | None = None) -> tuple[object, float]:
     """Return why a source is stalled, and since when."""
-    return stalls.of_source(record, lambda *_: building), stalls.since_of(record, lambda *_: building)
+    return start_position.of_source(record, lambda *_: building), start_position.since_of(
+        record, lambda *_: building
+    )
 
 
 def test_a_source_that_is_read_is_not_stalled() -> None:
@@ -105,7 +105,9 @@ def test_a_commit_is_reported_after_a_while_with_its_problem(trouble: Trouble | 
 
 
 def test_a_dataset_that_cannot_be_read_has_advice_in_any_case() -> None:
-    why = stalls.of_dataset(Trouble.after_try(Unavailable(what="its folder", why="Permission denied"), None))
+    why = start_position.of_dataset(
+        Trouble.after_try(Unavailable(what="its folder", why="Permission denied"), None)
+    )
     assert "Permission denied" in why.text
     assert "delete the dataset" in why.advice()
-    assert stalls.of_dataset(Trouble(since=1.0, why="x", advice="do this")).advice() == "do this"
+    assert start_position.of_dataset(Trouble(since=1.0, why="x", advice="do this")).advice() == "do this"

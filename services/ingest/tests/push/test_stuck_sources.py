@@ -23,9 +23,9 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.control import source_control
 from odf_ingest.errors import StillSearching
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.lifecycle import inspection_schedule, stalls
+from odf_ingest.push.lifecycle import inspector, start_position
 from odf_ingest.push.lifecycle.inspector import Inspection
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle.source_record import Phase
 from odf_ingest.push.source_topics import Key, SourceTopic
 from odf_ingest.source_settings import BadRecords
 
@@ -44,8 +44,8 @@ def broker(broker: Broker) -> Broker:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
-    monkeypatch.setattr(stalls, "STALLED_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(start_position, "REPORT_RETRIES_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(start_position, "STALLED_AFTER_SECONDS", 0.05)
 
 
 def two_sources(make_bench: Any, **changes: Any) -> Any:
@@ -270,7 +270,7 @@ def test_a_stalled_commit_is_named(make_bench: Any, broker: Broker) -> None:
 def test_a_dataset_that_was_never_announced_is_found(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inspection_schedule, "RESCAN_SECONDS", 0.05)
+    monkeypatch.setattr(inspector, "RESCAN_SECONDS", 0.05)
     with running(make_bench(), broker) as node:
         node.wait(lambda: bool(node.reader.sources))
         other = CatalogEntry(

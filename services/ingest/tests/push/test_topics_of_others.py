@@ -6,8 +6,8 @@ import pytest
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_ingest.errors import NoTopic, SourceStopped
-from odf_ingest.push.batches.kafka_clients import KafkaClients
-from odf_ingest.push.lifecycle.state_machine import Phase
+from odf_ingest.push.lifecycle.source_record import Phase
+from odf_ingest.push.reader import KafkaClients
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import Broker, Running, message, running

@@ -14,8 +14,8 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.steps import ReadStepEsriShapefile
 from odf_ingest.read import read_batch, read_file
-from odf_ingest.read.geo import esri_shapefile, shp_records
-from odf_ingest.read.geo.dbf_records import _logical
+from odf_ingest.read.geo import esri_shapefile
+from odf_ingest.read.geo.esri_shapefile import _logical
 
 WKT = 'GEOGCS["GCS_WGS_1984",DATUM["D_WGS_1984"]]'
 SQUARE = [(0, 0), (0, 4), (4, 4), (4, 0), (0, 0)]  # clockwise: an outer ring
@@ -186,7 +186,7 @@ def test_forged_numbers_end_soon_in_records_or_a_refusal() -> None:
 
 
 def test_polygons_with_too_many_rings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shp_records, "MAX_RING_PAIRS", 3)
+    monkeypatch.setattr(esri_shapefile, "MAX_RING_PAIRS", 3)
     with pytest.raises(InvalidInput, match="record 1: polygons with too many rings"):
         rows(shapefiles())
 

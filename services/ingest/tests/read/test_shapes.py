@@ -5,8 +5,8 @@ import struct
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_ingest.read.geo import shp_records
-from odf_ingest.read.geo.shp_records import _require_sound, _rings, geometries
+from odf_ingest.read.geo import esri_shapefile
+from odf_ingest.read.geo.esri_shapefile import _require_sound, _rings, geometries
 
 BOX = struct.pack("<4d", 0, 0, 9, 9)
 NULL, POINT, LINE, POLYGON, MULTIPOINT = 0, 1, 3, 5, 8
@@ -124,7 +124,7 @@ def test_records_follow_each_other_to_the_end_of_the_file() -> None:
 def test_the_squares_of_the_rings_of_all_polygons_are_summed(
     monkeypatch: pytest.MonkeyPatch, most: int, is_taken: bool
 ) -> None:
-    monkeypatch.setattr(shp_records, "MAX_RING_PAIRS", most)
+    monkeypatch.setattr(esri_shapefile, "MAX_RING_PAIRS", most)
     content = file_of(
         parts_of(POLYGON, [0, 4], 8), parts_of(LINE, [0, 2, 4], 6), parts_of(POLYGON, [0, 4, 8], 12)
     )

@@ -15,7 +15,7 @@ from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_ingest.read import read_records
 from odf_ingest.read.types.kinds import DecodedJson
-from odf_ingest.registry import protobuf, well_known
+from odf_ingest.registry import protobuf
 from odf_ingest.registry.client import Schema
 from odf_ingest.registry.protobuf import ProtobufDecoder, message_indexes
 
@@ -230,11 +230,9 @@ def test_types_of_other_files_are_found_by_reference() -> None:
     assert ProtobufDecoder(schema)(b"\0" + sized(1, number(1, 5))) == '{"at":{"x":5}}'
 
 
-@pytest.mark.parametrize("name", sorted(well_known._FILES))
+@pytest.mark.parametrize("name", sorted(protobuf._FILES))
 def test_files_that_no_registry_lists_are_built_in(name: str) -> None:
-    message = DescriptorProto(
-        name="Order", field=[well_known._field("id", 1, FieldDescriptorProto.TYPE_INT64)]
-    )
+    message = DescriptorProto(name="Order", field=[protobuf._field("id", 1, FieldDescriptorProto.TYPE_INT64)])
     file = FileDescriptorProto(name="order.proto", syntax="proto3", dependency=[name], message_type=[message])
     text = b64encode(file.SerializeToString()).decode()
     own = descriptor_of('syntax = "proto3"; message Own {}')

@@ -1,6 +1,6 @@
 """Fetch steps: what a polling source has that is new, as local files (spec: FetchStep).
 
-One module per kind; `http`, `ftp` and `local_file` are the schemes of `url`.
+One module per kind; `ftp` is a scheme of `url`.
 """
 
 from odf_ingest.poll.fetch import container, files_glob, mqtt, url

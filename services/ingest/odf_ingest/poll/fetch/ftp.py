@@ -17,8 +17,15 @@ from urllib.parse import SplitResult, unquote
 from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
-from odf_ingest.poll.fetch.body import SILENCE_SECONDS, Body, Download, Validators, with_retry
-from odf_ingest.poll.fetch.fetch_step import CHUNK_BYTES, Context
+from odf_ingest.poll.fetch.fetch_step import (
+    CHUNK_BYTES,
+    SILENCE_SECONDS,
+    Body,
+    Context,
+    Download,
+    Validators,
+    with_retry,
+)
 from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable
 
 PORT: Final = 21

@@ -12,7 +12,7 @@ from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
 from odf_ingest.poll.fetch import mqtt_packets as packets
-from odf_ingest.poll.fetch.body import SILENCE_SECONDS
+from odf_ingest.poll.fetch.fetch_step import SILENCE_SECONDS
 from odf_ingest.poll.fetch.mqtt_packets import Message, NotMqtt, Packet, PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 

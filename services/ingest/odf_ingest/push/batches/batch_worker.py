@@ -19,8 +19,7 @@ from odf_common.ports.engine import QueryNotWanted
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.consumer.retry import keep_trying
 from odf_ingest import metrics
-from odf_ingest.commit.commit_queue import CommitQueue, CommitQueues
-from odf_ingest.commit.committer import Outcome
+from odf_ingest.commit.committer import CommitQueue, CommitQueues, Outcome
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.errors import (
     AwaitingCorrection,
@@ -33,16 +32,15 @@ from odf_ingest.errors import (
     TopicReplaced,
     pauses_source,
 )
-from odf_ingest.history.kept_index import IndexBehind
-from odf_ingest.merge import key_columns
+from odf_ingest.history.indexes import IndexBehind
+from odf_ingest.merge.strategies import key_columns
 from odf_ingest.message_columns import Envelope
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.debezium import unwrap_changes
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords, Preparer
-from odf_ingest.push.batches.batches_in_flight import Trouble
 from odf_ingest.push.batches.kafka_batch import KafkaBatch, Read
-from odf_ingest.push.batches.source import PushSource
+from odf_ingest.push.batches.source import PushSource, Trouble
 from odf_ingest.registry import Registries, decode_batch
 
 log = structlog.stdlib.get_logger(__name__)

@@ -11,7 +11,6 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.commit.committer import position_of
-from odf_ingest.commit.mismatched_records import without_messages
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
 from odf_ingest.commit.rejects import (
     RejectedOfFile,
@@ -19,6 +18,7 @@ from odf_ingest.commit.rejects import (
     RowLetters,
     rejects_messages,
     require_share,
+    without_messages,
 )
 from odf_ingest.commit.watermark import KEEP_WATERMARK, NewWatermark, greatest_counted
 from odf_ingest.errors import (

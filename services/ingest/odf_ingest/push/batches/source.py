@@ -1,26 +1,182 @@
-"""One push source being read: its messages, cut into batches by `BatchLimits`, and why it waits or fails for now."""
+"""One push source being read: its messages, cut into batches by `BatchLimits`, and why it waits or fails for now.
+
+The batches of a source that are being read, queried or committed, and why one does not get on.
+
+The position of a source in the partitions of its topic, and its knowledge of the messages after that.
+"""
 
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import structlog
 
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk
+from odf_common.chain.build_blocks import ClockBehind
 from odf_common.chain.state import ChainState
+from odf_common.errors import OdfError, advice_while_retried
 from odf_common.identity.did import DatasetId
+from odf_common.ports.clock import Backoff
+from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns
 from odf_ingest.prepare.batch import NOT_READ, MessageBatch, Part, SkipSearch, TopicActivity
 from odf_ingest.prepare.plan import Plan, sent_as
-from odf_ingest.push.batches.batches_in_flight import BatchesInFlight
-from odf_ingest.push.batches.partition_offsets import PartitionOffsets
+from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.source_topics import Key, TopicOffsets
 from odf_ingest.read.message_buffer import MessageBuffer
+
+BATCH_BACKOFF: Final = Backoff(first=0.2, most=5.0)
+TOPIC_UNREADABLE: Final = "TopicUnreadable"
+SAME_TROUBLE_SECONDS: Final = 30.0  # without failure after which the next one counts as a new trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The reason why an operation fails for now, its begin (seconds since the epoch), and the number of tries."""
+
+    since: float
+    why: str
+    advice: str = ""
+    tries: int = 1
+    last: float = field(default_factory=time.monotonic)
+    """Time of the last try (seconds, monotonic)."""
+    reason: str = TOPIC_UNREADABLE
+    lasts_until_commit: bool = False
+    """Whether the topic is not the cause, so that only a commit proves that it is over."""
+
+    @classmethod
+    def after_try(cls, error: OdfError, before: "Trouble | None") -> Self:
+        """Return the trouble after one more try; `since` is that of the first."""
+        since, tries = (time.time(), 1) if before is None else (before.since, before.tries + 1)
+        return cls(
+            since=since,
+            why=str(error),
+            advice=advice_while_retried(error),
+            tries=tries,
+            reason=error.code if isinstance(error, RegistryUnavailable | ClockBehind) else TOPIC_UNREADABLE,
+            lasts_until_commit=pauses_source(error),
+        )
+
+    @property
+    def delay(self) -> float:
+        """Return the seconds until the next retry."""
+        return BATCH_BACKOFF.pause(self.tries)
+
+    @property
+    def is_recent(self) -> bool:
+        """Return whether a failure now still belongs to it."""
+        return time.monotonic() - self.last < self.delay + SAME_TROUBLE_SECONDS
+
+
+class BatchesInFlight:
+    """State that threads share about them: each attribute is written by one thread only."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.settled = 0
+        self.is_stale = False  # all are to be dropped
+        self.last_lag = 0  # messages after the last one that was committed
+        # Written by the batch's thread; times in seconds since the epoch.
+        self.trouble: Trouble | None = None  # why the commit is stalled
+        self.committing_since: float | None = None
+        self.querying_since: float | None = None  # when the source's query was started or queued
+        self._placed: Future[None] = Future()  # done when the last batch is in its dataset's queue
+        self._placed.set_result(None)
+
+    @property
+    def count(self) -> int:
+        """Return their number."""
+        return self.begun - self.settled
+
+    def in_order(self, reading: "Future[PreparedRecords]", place: Callable[[], None]) -> None:
+        """Call `place` once a batch is read and those before it are placed; no thread waits for either."""
+        before, placed = self._placed, Future[None]()
+        self._placed = placed
+
+        def place_next(_: object) -> None:
+            try:
+                place()
+            finally:
+                placed.set_result(None)
+
+        reading.add_done_callback(lambda _: before.add_done_callback(place_next))
+
+
+class PartitionOffsets:
+    """Offsets by partition. Written by the reader's thread; others may ask."""
+
+    def __init__(self, positions: Mapping[int, int]) -> None:
+        """Start at `positions`."""
+        self.next = dict(positions)  # the next message to be read
+        self.ends: dict[int, int] = {}  # observed end
+        self.high: dict[int, int] = {}  # its end at the last poll with messages
+        self._opened_at = dict(positions)
+        self._heard = dict.fromkeys(positions, time.monotonic())  # when each gave its last message
+        self._unread: tuple[Mapping[int, int], float] | None = None
+
+    def read(self, partition: int, offset: int) -> None:
+        """Advance past a message that has just been read."""
+        self._heard[partition] = time.monotonic()
+        self.next[partition] = offset + 1
+
+    def reached_end(self, partition: int, offset: int) -> None:
+        """Note that there is no message between the last one and the end, but perhaps markers of transactions."""
+        self.ends[partition] = offset
+        self.high[partition] = self.next[partition]
+
+    def has_reached(self, partition: int, end: int) -> bool:
+        """Return whether a partition was read to this end or a later one."""
+        return self.ends.get(partition, -1) >= end
+
+    def are_after(self, offsets: Mapping[int, int]) -> bool:
+        """Return whether any partition has been read beyond `offsets`."""
+        return any(next_ > offsets.get(number, 0) for number, next_ in self.next.items())
+
+    def have_reached(self, offsets: Mapping[int, int]) -> bool:
+        """Return whether every partition has been read up to `offsets` again."""
+        return all(next_ >= offsets.get(number, 0) for number, next_ in self.next.items())
+
+    def lag(self, positions: Mapping[int, int]) -> int:
+        """Return the number of known messages after these positions."""
+        return sum(max(self.high.get(number, 0) - offset, 0) for number, offset in positions.items())
+
+    @property
+    def unread(self) -> frozenset[int]:
+        """Return the partitions that are not known to be read to their ends."""
+        return frozenset(
+            number for number, offset in self.next.items() if not self.has_reached(number, offset)
+        )
+
+    @property
+    def quiet(self) -> Mapping[int, float]:
+        """Return the seconds since each partition gave a message, or was opened."""
+        now = time.monotonic()
+        return {number: now - since for number, since in self._heard.items()}
+
+    def activity(self, *, is_idle: bool) -> TopicActivity:
+        """Return the facts that a batch from another topic of the same source needs."""
+        unread = self.unread
+        if not is_idle:
+            unread |= {number for number, offset in self.next.items() if offset != self._opened_at[number]}
+        return TopicActivity(unread=unread, quiet=self.quiet)
+
+    def silence(self, high: Mapping[int, int], *, is_idle: bool) -> float:
+        """Return for how many seconds the source has been idle with unread messages in its topic."""
+        is_behind = any(
+            end > max(self.next.get(number, end), self.ends.get(number, 0)) for number, end in high.items()
+        )
+        if not (is_idle and is_behind):
+            self._unread = None
+        elif self._unread is None or self._unread[0] != self.next:
+            self._unread = dict(self.next), time.monotonic()
+        return 0.0 if self._unread is None else time.monotonic() - self._unread[1]
+
 
 MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # of a batch that grows because it lacks a later message
 MAX_DELAY_SECONDS: Final = 10.0  # that such a batch waits for more messages

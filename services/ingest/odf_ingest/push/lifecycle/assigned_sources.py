@@ -18,18 +18,20 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics
-from odf_ingest.commit.commit_queue import CommitQueues
+from odf_ingest.commit.committer import CommitQueues
 from odf_ingest.errors import NoMessageToSkip, SourceStopped
 from odf_ingest.prepare.batch import SkipSearch
-from odf_ingest.push.batches.batches_in_flight import BATCH_BACKOFF, Trouble
-from odf_ingest.push.batches.source import BatchLimits, PushSource, Wait
-from odf_ingest.push.lifecycle import stalls
-from odf_ingest.push.lifecycle.inspection_schedule import InspectionSchedule
-from odf_ingest.push.lifecycle.inspector import Inspection, Inspector
-from odf_ingest.push.lifecycle.source_record import SourceRecord, Span, Stop
-from odf_ingest.push.lifecycle.stalls import ReportWaiting, WaitingReports
-from odf_ingest.push.lifecycle.start_position import has_moved, is_elsewhere, open_source
-from odf_ingest.push.lifecycle.state_machine import Event, Phase
+from odf_ingest.push.batches.source import BATCH_BACKOFF, BatchLimits, PushSource, Trouble, Wait
+from odf_ingest.push.lifecycle import start_position
+from odf_ingest.push.lifecycle.inspector import Inspection, InspectionSchedule, Inspector
+from odf_ingest.push.lifecycle.source_record import Event, Phase, SourceRecord, Span, Stop
+from odf_ingest.push.lifecycle.start_position import (
+    ReportWaiting,
+    WaitingReports,
+    has_moved,
+    is_elsewhere,
+    open_source,
+)
 from odf_ingest.push.source_topics import Key, SourceTopic, SourceTopics, as_of, existing
 
 log = structlog.stdlib.get_logger(__name__)
@@ -213,9 +215,9 @@ class AssignedSources:
         refusals: dict[Key, Refused] = {}
         for dataset, assigned in list(self._datasets.items()):
             if assigned.trouble is not None:
-                refusals[Key(dataset, "")] = stalls.of_dataset(assigned.trouble)
+                refusals[Key(dataset, "")] = start_position.of_dataset(assigned.trouble)
         for key, record in list(self._records.items()):
-            why = stalls.of_source(record, self._queues.building)
+            why = start_position.of_source(record, self._queues.building)
             if why is not None:
                 refusals[key] = why
         return refusals
@@ -226,7 +228,7 @@ class AssignedSources:
         if record is None:
             since = assigned.trouble.since if assigned is not None and assigned.trouble is not None else None
         else:
-            since = stalls.since_of(record, self._queues.building)
+            since = start_position.since_of(record, self._queues.building)
         return None if since is None else int(since * 1e9)
 
     def apply_inspections(self, inspections: Iterable[Inspection]) -> None:

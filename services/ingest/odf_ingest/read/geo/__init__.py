@@ -1,7 +1,6 @@
 """Geographic formats: features become records, their geometry a column with GeoJSON text (spec: ReadStep.GeoJson).
 
-`features` turns a feature into a record; `shp_records` and `dbf_records` check and read the files of a
-shapefile within bounds; the others are one module per format.
+`geojson` turns a feature into a record, also one of `esri_shapefile`, which checks and reads its files within bounds.
 """
 
 from odf_ingest.read.geo import esri_shapefile, geojson

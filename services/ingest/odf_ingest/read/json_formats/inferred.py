@@ -22,7 +22,7 @@ import pyarrow.types as kind
 from odf_common.errors import InvalidInput
 from odf_ingest.read.json_formats.json_exact import decode_object
 from odf_ingest.read.message_buffer import MessageBuffer
-from odf_ingest.read.types.known_columns import extend_columns
+from odf_ingest.read.types.columns import extend_columns
 from odf_ingest.read.types.numbers import LONG_NUMBER, is_rounded
 from odf_ingest.read.types.type_names import Quoted, show_value
 

@@ -1,27 +1,16 @@
-"""The common part of merge strategies: their interface and the orders of their records (spec: Merge Strategies).
-
-The interface are functions of the step, with one variant per module. Records are numbered by event time, or by key
-(wire-facts §5.3).
-"""
+"""The history that merge strategies read, their result, and the orders of its records (wire-facts §5.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import singledispatch
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import MergeStrategy, Strings
-from odf_ingest.errors import UnsupportedStep
-from odf_ingest.history.equality import comparable
-from odf_ingest.history.keys import Keys
-from odf_ingest.source_settings import SourceSettings
-
-DEFAULT: Final = SourceSettings()
+from odf_common.metadata.steps import Strings
+from odf_ingest.history.keys import Keys, comparable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,39 +36,6 @@ class History(Protocol):
 
         The columns are event time and data; without records the table has no columns.
         """
-
-
-@singledispatch
-def merge(
-    strategy: MergeStrategy,
-    new: pa.Table,
-    history: History,
-    vocab: DatasetVocabulary,
-    settings: SourceSettings = DEFAULT,
-) -> MergeResult:
-    """Return the records to append so that the dataset reflects `new`, which has an event time column.
-
-    `settings` limit what one snapshot may retract. Columns have stored types, as in the history.
-    """
-    raise UnsupportedStep(step=type(strategy).__name__)
-
-
-@singledispatch
-def key_columns(strategy: MergeStrategy) -> Strings:
-    """Return the columns that must have a value in every record."""
-    return ()
-
-
-@singledispatch
-def takes_whole_batches(strategy: MergeStrategy) -> bool:
-    """Return whether each batch is the whole state of the source."""
-    return False
-
-
-@singledispatch
-def operation_faults(strategy: MergeStrategy, new: pa.Table, vocab: DatasetVocabulary) -> Mapping[int, str]:
-    """Return the rows that lack a valid operation, if the strategy needs one, with the reason."""
-    return {}
 
 
 def by_event_time(records: pa.Table, column: str) -> pa.Table:
