@@ -24,6 +24,7 @@ from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.local.home_secrets import close_home
 from odf_common.adapters.local.outage_files import OutageFile
+from odf_common.data.arrow_threads import start_arrow_threads
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.clock import Backoff
 from odf_common.service import logging, metrics
@@ -232,6 +233,7 @@ def _run(prepare: Callable[[Settings], RunningService], settings: Settings) -> i
     keep_files_private()
     close_home(settings.home)
     allow_open_files()
+    start_arrow_threads()
     running = prepare(settings)
     logging.configure(settings.log_level, service=running.service.name)
     metrics.expose(settings)

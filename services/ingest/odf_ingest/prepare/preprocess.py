@@ -50,7 +50,7 @@ class Preprocessor:
             return None
         try:
             # Read into memory, because the file is removed with its folder.
-            return pq.read_table(after, memory_map=False).replace_schema_metadata(None)
+            return pq.read_table(after, memory_map=False, pre_buffer=False).replace_schema_metadata(None)
         except (pa.ArrowException, OSError) as error:
             if is_transient(error):
                 raise

@@ -1,0 +1,26 @@
+"""Starts the threads with which Arrow reads, before any of them is needed.
+
+If the system does not start one, Arrow counts it all the same, and what waits for it never ends. Threads that were
+started once stay.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+_COLUMNS_PER_THREAD: Final = 16  # more tasks than the threads that exist finish before the next one is queued
+
+
+def start_arrow_threads() -> None:
+    """Start all threads of the pool that decodes columns, and the first of those that read files.
+
+    Raises what Arrow raises if one cannot be started.
+    """
+    table = pa.table({str(number): [number] for number in range(_COLUMNS_PER_THREAD * pa.cpu_count())})
+    file = pa.BufferOutputStream()
+    pq.write_table(table, file)
+    with pq.ParquetFile(pa.BufferReader(file.getvalue())) as parquet:
+        parquet.read(use_threads=True)
+    pcsv.read_csv(pa.BufferReader(b"a\n1\n"))
