@@ -1,13 +1,13 @@
 """Checks of the parts of a node: each asks one for an answer, whether or not the part is ready."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
-from urllib.parse import urlsplit
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from odf_common.adapters.grpc.client import calling, channel, require_server
+from odf_common.adapters.grpc.client import calling, channel
 from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.errors import OdfError, Unavailable
 from odf_common.service.protection import ENGINE_SERVICE, peer_credentials, secret_of
@@ -28,9 +28,7 @@ def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check
     if settings.redis is not None:
         checks["redis"] = redis_connection(settings).require_answer
     if settings.store is not None:
-        url = urlsplit(settings.store.endpoint or settings.s3_endpoint)
-        address = f"{url.hostname}:{url.port or (443 if url.scheme == 'https' else 80)}"
-        checks["store"] = partial(require_server, "the bucket", address, CHECK_TIMEOUT_SECONDS)
+        checks["store"] = http_check("the bucket", settings.store.endpoint or settings.s3_endpoint)
     for name in services:
         field = "engine" if name == ENGINE_SERVICE else f"{name}_grpc"
         configured: str | None = getattr(settings, field) or (ENGINE if name == ENGINE_SERVICE else None)
@@ -38,6 +36,26 @@ def checks_of(settings: Settings, services: Iterable[str]) -> Mapping[str, Check
             credentials = peer_credentials(settings, configured, secret_of(name))
             checks[name] = service_check(name, configured, credentials)
     return checks
+
+
+def http_check(what: str, url: str) -> Check:
+    """Return a check that an HTTP server answers, whatever it answers; a frozen one still accepts connections."""
+    import urllib3  # noqa: PLC0415 commands need it seldom
+
+    from odf_common.adapters.networks import Pools, cause_of  # noqa: PLC0415
+
+    timeout = urllib3.Timeout(total=CHECK_TIMEOUT_SECONDS)
+    pools = Pools(timeout=timeout, retries=False)
+
+    def check() -> None:
+        try:
+            # A certificate is an answer: whom to trust is for the bucket's client.
+            with suppress(urllib3.exceptions.SSLError):
+                pools.request("HEAD", url, redirect=False).close()
+        except urllib3.exceptions.HTTPError as error:
+            raise Unavailable(what=what, why=cause_of(error)) from error
+
+    return check
 
 
 def service_check(name: str, address: str, credentials: PeerCredentials) -> Check:

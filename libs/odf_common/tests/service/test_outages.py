@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.outage_files import STALE_SECONDS, Outage, OutageFile, read_outages
+from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import OdfError, Unavailable
 from odf_common.metadata.scalars import Timestamp
 from odf_common.service.outages import OutageWatch, SilentParts
@@ -166,6 +168,35 @@ def wait_for(check: Check) -> None:
         except OdfError:
             assert time.monotonic() < until
             time.sleep(0.1)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[tuple[ThreadingHTTPServer, Check]]:
+    """A server that refuses every request, as one of a bucket does without credentials, and its check."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
+    location = S3Location.parse(f"s3+http://127.0.0.1:{server.server_port}/bucket")
+    with server:
+        yield server, checks_of(Settings(home=tmp_path, store=location), ())["store"]
+
+
+def test_a_server_of_a_bucket_answers_if_it_refuses(bucket: tuple[ThreadingHTTPServer, Check]) -> None:
+    server, check = bucket
+    with ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(server.serve_forever, 0.01)
+        for _ in range(2):
+            check()
+        server.shutdown()
+        serving.result()
+
+
+def test_a_server_of_a_bucket_that_is_frozen_does_not_answer(
+    bucket: tuple[ThreadingHTTPServer, Check],
+) -> None:
+    _, check = bucket  # the kernel accepts connections, and nobody reads them
+    begun = time.monotonic()
+    with pytest.raises(Unavailable, match="the bucket"):
+        check()
+    assert time.monotonic() - begun < ANSWER_SECONDS
 
 
 def test_a_service_is_reached_again_when_another_process_serves_at_its_address(tmp_path: Path) -> None:
