@@ -14,10 +14,8 @@ _COLUMNS_PER_THREAD: Final = 16  # more tasks than the threads that exist finish
 
 
 def start_arrow_threads() -> None:
-    """Start all threads of the pool that decodes columns, and the first of those that read files.
-
-    Raises what Arrow raises if one cannot be started.
-    """
+    """Start all threads that decode columns, and one that reads files; raises what Arrow raises if one cannot start."""
+    pa.set_io_thread_count(1)  # files are local, and more of them would be started when they are needed
     table = pa.table({str(number): [number] for number in range(_COLUMNS_PER_THREAD * pa.cpu_count())})
     file = pa.BufferOutputStream()
     pq.write_table(table, file)
