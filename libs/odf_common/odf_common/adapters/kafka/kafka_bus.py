@@ -82,8 +82,8 @@ class KafkaBus:
         self._session_timeout_ms = session_timeout_ms
         self._instance = instance
         self._unflushed = _UnflushedMessages()
-        self._lock = threading.Lock()
         self._producer = self._new_producer()
+        self._is_useless = False  # after a fatal error
         self._closing = threading.Event()
         self._produced = threading.Event()
         self._poller = threading.Thread(target=self._serve, name="kafka-deliveries", daemon=True)
@@ -184,14 +184,24 @@ class KafkaBus:
         # After a fatal error (for example, a broker lost acknowledged data) an idempotent producer cannot continue.
         if error.fatal():
             log.error("replacing the producer", why=error.str())
-            with self._lock:
-                self._producer = self._new_producer()
+            self._is_useless = True
+
+    def _replace_producer(self) -> None:
+        """Replace the producer, now or at a later poll: else messages would never be delivered again."""
+        try:
+            self._producer = self._new_producer()
+        except KafkaException as error:
+            log.warning("cannot replace the producer, retrying", why=str(error))
+        else:
+            self._is_useless = False
 
     def _serve(self) -> None:
         while not self._closing.is_set():
             # The client wakes five times a second while it polls, even when there is nothing to deliver.
             is_idle = len(self._producer) == 0
             self._producer.poll(0 if is_idle else DELIVERY_POLL_SECONDS)
+            if self._is_useless:
+                self._replace_producer()
             if is_idle:
                 self._produced.wait(IDLE_DELIVERY_POLL_SECONDS)
                 self._produced.clear()
