@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import subprocess
@@ -84,6 +85,23 @@ def test_files_that_cannot_be_removed_now_are_found_again_at_the_next_start(tmp_
     Scratch(tmp_path).folder()
     assert not stubborn.exists()
     assert not (tmp_path / "1-dead.lock").exists()
+
+
+def test_a_lock_is_released_if_its_file_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "1-dead.lock"
+    lock.touch()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "unlink", fail)
+        with pytest.raises(OSError, match="Input/output"):
+            Scratch(tmp_path).folder()
+    Scratch(tmp_path).folder()
+    assert not lock.exists()
 
 
 @pytest.fixture

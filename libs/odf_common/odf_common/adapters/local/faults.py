@@ -197,11 +197,14 @@ def read_file(file: Path) -> bytes:
 
 def _regular(name: str, flags: int) -> int:
     handle = os.open(name, flags | os.O_NONBLOCK)  # opening a pipe does not block without a writer
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # FileIO refuses a folder itself
-        return handle
-    os.close(handle)
-    raise _NotRegular(errno.EINVAL, NOT_REGULAR, name)
+    try:
+        mode = os.fstat(handle).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # FileIO refuses a folder itself
+            raise _NotRegular(errno.EINVAL, NOT_REGULAR, name)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 def size_of(file: Path) -> int | None:

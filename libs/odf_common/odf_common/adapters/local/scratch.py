@@ -52,11 +52,13 @@ class Scratch:
             handle = locked_by_name(lock)
             if handle is None:
                 continue
-            folder = lock.with_suffix("")
-            shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():  # a folder without its lock file would never be found again
-                lock.unlink(missing_ok=True)
-            os.close(handle)
+            try:
+                folder = lock.with_suffix("")
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():  # a folder without its lock file would never be found again
+                    lock.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
 
 
 def _lock_of(folder: Path) -> Path:
