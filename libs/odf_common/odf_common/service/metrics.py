@@ -92,18 +92,29 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             self._open[host] += 1
             return True
 
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Answer a connection in a thread of its own; without one, it is closed and no longer counted."""
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._forget(client_address[0])
+            raise
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Answer a connection; one that takes too long is closed, however often it sends a byte."""
         end = threading.Timer(REQUEST_SECONDS, _cut_off, (request,))
         end.daemon = True
-        end.start()
         try:
+            end.start()
             super().process_request_thread(request, client_address)
         finally:
             end.cancel()
-            with self._lock:
-                self._open[client_address[0]] -= 1
-                self._open += Tally()  # drops addresses without connections
+            self._forget(client_address[0])
+
+    def _forget(self, host: str) -> None:
+        with self._lock:
+            self._open[host] -= 1
+            self._open += Tally()  # drops addresses without connections
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Log why a connection failed: handshakes, timeouts and resets are the client's affair."""

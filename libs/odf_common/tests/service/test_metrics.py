@@ -3,6 +3,7 @@
 import os
 import socket
 import ssl
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -189,3 +190,20 @@ def test_another_user_reads_them_with_the_token(tmp_path: Path) -> None:
     address = f"127.0.0.1:{port}"
     assert ask(address, "GET", "/metrics")[0] == 401
     assert ask(address, "GET", "/metrics", headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
+
+
+def test_connections_that_got_no_thread_are_no_longer_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, metrics_port=allocate(tmp_path, ("metrics",))["metrics"])
+    metrics.expose(settings)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(threading.Thread, "start", fail)
+        for _ in range(metrics.MAX_CONNECTIONS_PER_ADDRESS + 1):
+            with connected(settings) as refused:
+                assert refused.recv(1) == b""
+    assert "odf_messages_total" in scrape(settings, token=None)
