@@ -1,5 +1,6 @@
 """The keeper of two engines, with fake workers that are warm at once and record that they serve."""
 
+import errno
 import os
 import signal
 import socket
@@ -137,6 +138,24 @@ def test_the_spare_serves_when_the_first_ends_and_another_spare_is_started(tmp_p
         until(lambda: kept.serving() == [first.process.pid, second.process.pid])
         until(lambda: len(kept.started) == 3)
         assert not kept.has_ended()
+
+
+def test_the_engine_serves_on_while_no_spare_can_be_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = Keeper._start, list[str]()
+
+    def fail_later(kept: Keeper) -> Worker:
+        if kept.started and len(refused) < 2:
+            refused.append("no")
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(kept)
+
+    monkeypatch.setattr(Keeper, "_start", fail_later)
+    with keeper(tmp_path) as kept:
+        until(lambda: len(kept.started) == 2 and kept.started[1].is_ready)
+        assert kept.serving() == [kept.started[0].process.pid]
+    assert len(refused) == 2
 
 
 def test_without_a_spare_that_is_warm_the_keeper_ends_as_the_engine_did(tmp_path: Path) -> None:

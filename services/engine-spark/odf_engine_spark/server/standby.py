@@ -45,7 +45,11 @@ class Worker:
         """Start a worker; it warms up and waits."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(command, stdin=theirs.fileno())
+            try:
+                process = subprocess.Popen(command, stdin=theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
         ours.settimeout(0)
         return cls(process, ours)
 
@@ -109,11 +113,19 @@ def keep(
         elif serving.is_busy() or not serving.is_ready:
             quiet_since = now()
         elif now() - quiet_since >= after:
-            standby = start()
+            standby, quiet_since = _start_standby(start), now()
     for engine in (serving, standby):
         if engine is not None:
             engine.end()
     return 0 if stop.is_set() else code
+
+
+def _start_standby(start: Callable[[], Worker]) -> Worker | None:
+    try:
+        return start()
+    except OSError as error:  # the engine that serves needs none
+        log.warning("cannot start a standby engine for now", why=str(error))
+        return None
 
 
 def await_turn(line: socket.socket, *, meanwhile: tuple[Callable[[threading.Event], None], ...] = ()) -> None:
