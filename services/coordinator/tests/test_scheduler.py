@@ -13,11 +13,11 @@ from odf_testing.coordinator import DATA, Coordinator
 from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
-from odf_common.errors import InvalidQuery, Unavailable
+from odf_common.errors import InvalidQuery, StorageUnavailable, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
-from odf_common.ports.engine import EngineProgress, OnProgress
+from odf_common.ports.engine import EngineNotAvailable, EngineProgress, OnProgress
 from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.commit.outcomes import Committed
 from odf_coordinator.transforms.late_counter import late_rows
@@ -134,6 +134,22 @@ def test_failed_runs_are_retried_with_backoff(node: Coordinator, copy: DatasetId
             assert node.work() == 0
             node.now += 0.02
     assert "ZeroDivisionError" in node.stall_text(copy)
+    assert node.work() == 1
+    assert node.stall_text(copy) == ""
+
+
+def test_a_failed_run_ends_although_its_remedy_cannot_be_found(
+    node: Coordinator, copy: DatasetId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise StorageUnavailable(file="names", why="Input/output error")
+
+    node.engine.failures = [EngineNotAvailable(text="another version")]
+    node.push("cities", "Oslo")
+    with monkeypatch.context() as failing, capture_logs():
+        failing.setattr("odf_coordinator.transforms.scheduler.query_remedy", fail)
+        assert node.work() == 1
+    node.now += 1
     assert node.work() == 1
     assert node.stall_text(copy) == ""
 

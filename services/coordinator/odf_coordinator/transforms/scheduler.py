@@ -299,9 +299,11 @@ class Scheduler:
                 backoff = self._limits.memory_backoff if lacks_memory else self._limits.failed_backoff
                 again_at = self._now() + backoff.pause(self._queue.pauses(dataset) + 1)
                 remedy, text = MEMORY_ADVICE if lacks_memory else remedy_of(error, RETRY_ADVICE), str(error)
-                if isinstance(error, EngineNotAvailable) and (handle := self._datasets.by_id(dataset)):
-                    remedy = query_remedy(self._datasets, handle, error)
-                    text = name_dataset(text, handle.alias)
+                if isinstance(error, EngineNotAvailable):
+                    with suppress(OdfError):  # the names cannot be read now
+                        if handle := self._datasets.by_id(dataset):
+                            remedy = query_remedy(self._datasets, handle, error)
+                            text = name_dataset(text, handle.alias)
                 if self._stalls.record(dataset, Activity.TRANSFORM, text, remedy=remedy):
                     log.error("transform failed", dataset_id=str(dataset), why=str(error))
             self._queue.finish(dataset, Result(error=error), again_at=again_at)
