@@ -1,5 +1,6 @@
 """The outcome of a batch: committed and reported, abandoned, or skipped; without threads."""
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -252,6 +253,24 @@ def test_a_lost_coordinator_is_waited_for_and_named_meanwhile(
     work.begin(a_message_batch({0: [message(1)]}))
     assert [trouble and trouble.tries for trouble in troubles] == [None, 1, 2]
     assert (work.ids, work.source.in_flight.trouble) == ([1], None)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), OSError(errno.EMFILE, "Too many open files")]
+)
+def test_messages_are_read_again_if_the_process_lacked_something(
+    work: Work, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    read, failures = work.worker._read, [error]
+
+    def fail_once(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return read(*arguments)
+
+    monkeypatch.setattr(work.worker, "_read", fail_once)
+    work.begin(a_message_batch({0: [message(1)]}))
+    assert (work.ids, work.failures) == ([1], [])
 
 
 def test_lost_dead_letters_are_written_by_the_retry_and_no_message_is_read_again(

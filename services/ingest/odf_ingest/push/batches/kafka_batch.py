@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from odf_common.adapters.local.faults import waiting_helps
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.identity.did import DatasetId
@@ -224,7 +225,8 @@ class KafkaBatch:
 
     def _first_reading(self) -> PreparedRecords:
         try:
-            return self._reading.result()
+            with waiting_helps():  # what happened then may not happen again
+                return self._reading.result()
         except RegistryUnavailable:
             raise
         except Unavailable:
