@@ -1,17 +1,43 @@
-"""The producer of the bus after an error that it does not survive."""
+"""Clients of Kafka when their threads cannot be started, and the producer of the bus after a fatal error."""
 
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from odf_common.adapters.kafka import kafka_bus
 from odf_common.adapters.kafka.client_config import new_producer
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
+from odf_common.errors import Unavailable
 
 WAIT_SECONDS = 20
+
+
+# In a process of its own, whose memory is limited to what it has: a thread needs more for its stack.
+START_A_CLIENT = """
+import os, resource
+from pathlib import Path
+from odf_common.adapters.kafka.client_config import common, new_admin_client
+from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.errors import Unavailable
+pages = int(Path("/proc/self/statm").read_text().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * os.sysconf("SC_PAGE_SIZE") + (4 << 20),) * 2)
+try:
+    new_admin_client(common(KafkaCluster("127.0.0.1:1")))
+except Unavailable:
+    print("unavailable", flush=True)
+os._exit(0)
+"""
+
+
+def test_a_client_whose_threads_cannot_be_started_is_unavailable() -> None:
+    command = [sys.executable, "-c", START_A_CLIENT]
+    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert done.stdout == b"unavailable\n"
 
 
 def test_a_producer_is_replaced_once_another_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +46,7 @@ def test_a_producer_is_replaced_once_another_can_be_started(monkeypatch: pytest.
     def fail_once(config: Any) -> Any:
         tries.append(config)
         if len(tries) == 1:
-            raise KafkaException(KafkaError(KafkaError._CRIT_SYS_RESOURCE, "Failed to create thread"))
+            raise Unavailable(what="Kafka", why="Failed to create thread")
         return new_producer(config)
 
     monkeypatch.setattr(kafka_bus, "new_producer", fail_once)

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -89,18 +90,31 @@ def common(cluster: KafkaCluster) -> Config:
 
 
 def new_consumer(config: Mapping[str, Any]) -> Consumer:
-    """Return a consumer with a configuration of `consuming`."""
-    return Consumer({**config}, logger=LOGGER)
+    """Return a consumer with a configuration of `consuming`; raises `Unavailable` if its threads cannot be started."""
+    with _translate_lack_of_threads():
+        return Consumer({**config}, logger=LOGGER)
 
 
 def new_producer(config: Mapping[str, Any]) -> Producer:
-    """Return a producer with a configuration of `producing`."""
-    return Producer({**config}, logger=LOGGER)
+    """Return a producer with a configuration of `producing`; raises `Unavailable` if its threads cannot be started."""
+    with _translate_lack_of_threads():
+        return Producer({**config}, logger=LOGGER)
 
 
 def new_admin_client(config: Mapping[str, Any]) -> AdminClient:
-    """Return an administrator's client with the configuration of all clients."""
-    return AdminClient({**config}, logger=LOGGER)
+    """Return an administrator's client; raises `Unavailable` if its threads cannot be started."""
+    with _translate_lack_of_threads():
+        return AdminClient({**config}, logger=LOGGER)
+
+
+@contextmanager
+def _translate_lack_of_threads() -> Iterator[None]:
+    try:
+        yield
+    except KafkaException as error:
+        if "thread" not in error.args[0].str():  # it has no code of its own
+            raise
+        raise unavailable(error) from error
 
 
 def producing(cluster: KafkaCluster) -> Config:

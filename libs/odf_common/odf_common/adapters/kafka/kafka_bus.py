@@ -190,7 +190,7 @@ class KafkaBus:
         """Replace the producer, now or at a later poll: else messages would never be delivered again."""
         try:
             self._producer = self._new_producer()
-        except KafkaException as error:
+        except (KafkaException, Unavailable) as error:
             log.warning("cannot replace the producer, retrying", why=str(error))
         else:
             self._is_useless = False
