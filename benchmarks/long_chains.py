@@ -21,9 +21,9 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
-from odf_sync.transfer.pull.pull_dataset import pull
-from odf_sync.transfer.push.push_dataset import push
-from odf_sync.transfer.push.push_source import Push
+from odf_sync.transfer.pull_dataset import pull
+from odf_sync.transfer.push_dataset import push
+from odf_sync.transfer.push_source import Push
 
 ROWS: Final = 159_000  # of a slice: 1.5 MiB of random numbers
 NAME: Final = "notes"

@@ -34,7 +34,7 @@ from transfer_peers import (
 
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
+from odf_sync.http.simple_protocol import SimpleProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000

@@ -35,9 +35,9 @@ from transfer_peers import (
 from odf_common.identity.did import DatasetId
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.open_pushes import OpenPushes
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.http.smart_protocol.routes import SmartProtocol
+from odf_sync.http.object_uploads import OpenPushes
+from odf_sync.http.simple_protocol import SimpleProtocol
+from odf_sync.http.smart_routes import SmartProtocol
 
 BLOCKS: Final = 10_000
 OBJECTS: Final = 1_000

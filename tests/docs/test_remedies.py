@@ -168,10 +168,10 @@ FOLLOWED: Final = {
     "odf_sync/repositories/smart_dataset.py NotPushable.advice": (
         "services/sync/tests/test_named_places.py::test_a_url_that_cannot_be_pushed_to_names_the_one_that_can"
     ),
-    "odf_sync/transfer/compare.py ChainsDiverged.advice": COPIES,
-    "odf_sync/transfer/compare.py LocalAhead.advice": COPIES,
+    "odf_sync/transfer/remote_chain.py ChainsDiverged.advice": COPIES,
+    "odf_sync/transfer/remote_chain.py LocalAhead.advice": COPIES,
     "odf_sync/transfer/local_copy.py HasAnotherName.advice": LOST,
-    "odf_sync/transfer/push/push_errors.py DataNotHere.advice": (
+    "odf_sync/transfer/push_source.py DataNotHere.advice": (
         "services/sync/tests/test_copies_without_data.py::test_another_node_takes_a_derivative_only_with_its_data"
     ),
     "odf_verifier/explanations.py _advice": FUTURE,
@@ -202,8 +202,8 @@ INSTEAD: Final = frozenset(
         "odf_ingest/prepare/debezium.py _TRUNCATED",  # what was truncated can be read again from its source only
         "odf_sync/http/authorization.py Authorizer._why",
         "odf_sync/http/ingest_routes.py IngestRoutes._require_size",
-        "odf_sync/http/reads/read_routes.py NO_QUERIES",
-        "odf_sync/transfer/push/push_errors.py PushDiverged.advice",
+        "odf_sync/http/read_routes.py NO_QUERIES",
+        "odf_sync/transfer/push_source.py PushDiverged.advice",
     )
 )
 METHODS: Final = {"MESSAGE": "__str__", "ADVICE": "advice"}  # that return these texts of a class
@@ -221,11 +221,11 @@ ELSEWHERE: Final = frozenset(
         "odf_cli/embedded/parts/tcp_ports.py PortTaken.advice",
         "odf_cli/embedded/supervisor.py AlreadyRunning.advice",
         "odf_common/service/node_id.py HomeCopied.advice",
-        "odf_sync/access/sent_tokens.py AccessForbidden.advice",
-        "odf_sync/access/sent_tokens.py _login_at",
-        "odf_sync/transfer/privacy.py NotPrivateThere.advice",
-        "odf_sync/transfer/push/push_errors.py AnotherVisibility.advice",
-        "odf_sync/transfer/push/push_errors.py NoPlaceThere.advice",
+        "odf_sync/access/remote_login.py AccessForbidden.advice",
+        "odf_sync/access/remote_login.py _login_at",
+        "odf_sync/transfer/local_copy.py NotPrivateThere.advice",
+        "odf_sync/transfer/push_source.py AnotherVisibility.advice",
+        "odf_sync/transfer/push_source.py NoPlaceThere.advice",
         "odf_verifier/replay.py _CHANGED",  # tested above, by the problem of the same query
         "odf_verifier/replay.py _REFUSED",
     )

@@ -49,7 +49,7 @@ from odf_common.ports.engine import Engine
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition
-from odf_sync.transfer.push.accept import Acceptance, PushedChain
+from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_verifier.targets import targets
 from odf_verifier.verification import Verdict, VerificationOptions, Verifier
 

@@ -24,14 +24,13 @@ from odf_common.service.settings import Settings
 from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search.find_datasets import Query, Search, SearchHit
+from odf_sync.search import Query, Search, SearchHit
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
-from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.progress import Step
-from odf_sync.transfer.pull.pull_dataset import compare, pull
-from odf_sync.transfer.push.push_dataset import push
-from odf_sync.transfer.push.push_source import Push
+from odf_sync.transfer.local_copy import Privacy, Step
+from odf_sync.transfer.pull_dataset import compare, pull
+from odf_sync.transfer.push_dataset import push
+from odf_sync.transfer.push_source import Push
 from odf_sync.webhooks.webhook_servicer import NAME as WEBHOOKS
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 

@@ -18,13 +18,12 @@ from odf_sync.access.directory import Directory
 from odf_sync.access.remote_login import RemoteLogins
 from odf_sync.grpc_servicer import Servicer, register
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints, serve_http
-from odf_sync.search.find_datasets import Search
-from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.search import OwnDatasets, Search
+from odf_sync.transfer.local_copy import Privacy
 from odf_sync.transfer.partial_files import keep_swept
-from odf_sync.transfer.privacy import Privacy
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.webhook_servicer import WebhookServicer

@@ -27,13 +27,12 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import Incarnation, ObjectKind, incarnation
 from odf_common.service.settings import Settings
-from odf_sync.access.access_store import AccessStore
+from odf_sync.access.access_store import ID_BYTES, TOKEN_SECRET_BYTES, AccessStore, Token
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Role, Scope, Visibility
-from odf_sync.access.tokens import ID_BYTES, TOKEN_SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import ANY_METHOD, Endpoint, application
-from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 from odf_sync.smart.messages import VERSION, VERSION_HEADER

@@ -17,16 +17,16 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http import serve_pull, serve_push
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.connections import Connections
 from odf_sync.http.endpoints import application
-from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.server import HTTP_THREADS
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.http.smart_protocol import serve_pull, serve_push
-from odf_sync.http.smart_protocol.routes import SmartProtocol
-from odf_sync.smart import large_messages
-from odf_sync.smart.large_messages import LargeMessages
+from odf_sync.http.simple_protocol import SimpleProtocol
+from odf_sync.http.smart_routes import SmartProtocol
+from odf_sync.smart import channel
+from odf_sync.smart.channel import LargeMessages
 
 BLOCKS, CHARACTERS = 400, 50_000
 
@@ -70,7 +70,7 @@ async def serve(home: Path, most: int) -> None:
 
 
 if __name__ == "__main__":
-    large_messages.FIRST_BYTES_SECONDS = float(sys.argv[3])  # type: ignore[misc]
+    channel.FIRST_BYTES_SECONDS = float(sys.argv[3])  # type: ignore[misc]
     serve_push.LIST_BYTES = int(sys.argv[4])  # type: ignore[misc]
     serve_pull.MORE_OBJECTS = int(sys.argv[5])  # type: ignore[misc]
     asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2])))

@@ -13,7 +13,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
 from odf_sync.http.authorization import Authorizer
-from odf_sync.transfer.privacy import Privacy
+from odf_sync.transfer.local_copy import Privacy
 
 ANN: Final = Name("ann")
 

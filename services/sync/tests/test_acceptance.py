@@ -23,11 +23,10 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
 from odf_common.metadata.events import AddData, DataSlice, MetadataEvent, SetDataSchema
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
-from odf_sync.transfer import objects
+from odf_sync.transfer import accept_push, objects
+from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_sync.transfer.local_copy import LocalCopy
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused, RemoteObject
-from odf_sync.transfer.push import accept
-from odf_sync.transfer.push.accept import Acceptance, PushedChain
 
 WAIT_SECONDS = 10.0
 Change = Callable[[MetadataEvent], MetadataEvent]
@@ -56,7 +55,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> "queue.Queue[Multihash]":
         check(blobs, source, dataset, declared)
         names.put(declared[0].name)
 
-    monkeypatch.setattr(accept, "check_stored", noted)
+    monkeypatch.setattr(accept_push, "check_stored", noted)
     return names
 
 
@@ -207,7 +206,7 @@ def test_a_chain_is_replaced_only_if_that_was_asked_for(
     for name in names:
         send(here, there, dataset, name)
     copies: list[LocalCopy] = []
-    monkeypatch.setattr(accept, "commit", lambda *arguments: copies.append(arguments[-1]))
+    monkeypatch.setattr(accept_push, "commit", lambda *arguments: copies.append(arguments[-1]))
     with Acceptance(there.datasets, replace(chain, is_forced=is_forced)) as acceptance:
         acceptance.complete(there.replies)
     assert [(copy.name, copy.is_forced) for copy in copies] == [("cities", is_forced)]
@@ -267,7 +266,7 @@ def test_the_end_of_an_exchange_does_not_wait_for_a_check(
         may_end.wait(WAIT_SECONDS)
         has_ended.set()
 
-    monkeypatch.setattr(accept, "check_stored", check)
+    monkeypatch.setattr(accept_push, "check_stored", check)
     dataset, chain, (first, _) = parts(here)
     with Acceptance(there.datasets, chain) as acceptance:
         send(here, there, dataset, first)
@@ -288,7 +287,7 @@ def test_the_new_name_of_a_dataset_is_not_revealed_to_the_sender(
     def fail(*_: object) -> None:
         raise AlreadyExists(what="this dataset, locally named secret,")
 
-    monkeypatch.setattr(accept, "commit", fail)
+    monkeypatch.setattr(accept_push, "commit", fail)
     with Acceptance(there.datasets, chain) as acceptance, pytest.raises(AlreadyExists) as refused:
         acceptance.complete(there.replies)
     assert "secret" not in str(refused.value)

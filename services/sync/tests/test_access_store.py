@@ -24,11 +24,17 @@ from odf_common.errors import (
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
-from odf_sync.access import passwords
-from odf_sync.access.access_store import FILE, AccessStore, AccessUnreadable
+from odf_sync.access import access_store
+from odf_sync.access.access_store import (
+    FILE,
+    ID_BYTES,
+    TOKEN_SECRET_BYTES,
+    AccessStore,
+    AccessUnreadable,
+    Token,
+)
 from odf_sync.access.directory import Directory, LoginRefused
 from odf_sync.access.rules import Action, Role, Verdict, Visibility
-from odf_sync.access.tokens import ID_BYTES, TOKEN_SECRET_BYTES, Token
 from odf_sync.http.authorization import Authorizer
 
 ALICE, BOB = Name("alice"), Name("bob")
@@ -416,7 +422,7 @@ def test_a_label_has_up_to_a_hundred_printable_characters(directory: Directory) 
 
 def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     place, is_alone = threading.Lock(), []
-    monkeypatch.setattr(passwords, "HASH_SLOTS", place)
+    monkeypatch.setattr(access_store, "HASH_SLOTS", place)
 
     class Hasher:
         def hash(self, password: str) -> str:
@@ -427,8 +433,8 @@ def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
             is_alone.append(place.locked())
             assert hashed == password
 
-    monkeypatch.setattr(passwords, "_HASHER", Hasher())
-    assert passwords.is_password("long enough", passwords.hash_password("long enough"))
+    monkeypatch.setattr(access_store, "_HASHER", Hasher())
+    assert access_store.is_password("long enough", access_store.hash_password("long enough"))
     assert is_alone == [True, True]
 
 

@@ -26,11 +26,9 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
-from odf_sync.access import device_flow
-from odf_sync.access.access_store import AccessStore
+from odf_sync.access.access_store import AccessStore, Token
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
-from odf_sync.access.tokens import Token
 from odf_sync.http import account_routes
 from odf_sync.http.account_routes import LOGIN_PAGE, MAX_BODY_BYTES, AccountRoutes
 from odf_sync.http.authorization import Authorizer
@@ -238,9 +236,9 @@ def test_a_device_is_logged_in_once_its_user_has_logged_in(node: Node) -> None:
 
 
 def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_flow, "MAX_LOGINS", 4)
+    monkeypatch.setattr(account_routes, "MAX_LOGINS", 4)
     clock = ManualClock()
-    logins = device_flow.DeviceLogins(clock)
+    logins = account_routes.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
     flood = [logins.begin("192.0.2.2") for _ in range(5)]
     other = logins.begin("192.0.2.3")
@@ -248,7 +246,7 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
     assert logins.is_pending(code)
     assert logins.complete(other, "token")
     assert not logins.is_pending(other)
-    clock.ms += device_flow.EXPIRES_SECONDS * 1000
+    clock.ms += account_routes.EXPIRES_SECONDS * 1000
     with pytest.raises(TimeoutError):
         logins.poll(code)
     assert not logins.complete(code, "token")
@@ -259,17 +257,17 @@ def test_logins_of_devices_expire_and_are_limited(monkeypatch: pytest.MonkeyPatc
 
 def test_polls_before_the_user_has_logged_in_do_not_shorten_the_timeout() -> None:
     clock = ManualClock()
-    logins = device_flow.DeviceLogins(clock)
+    logins = account_routes.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
     assert logins.poll(code) is None
-    clock.ms += 1000 * device_flow.EXPIRES_SECONDS - 1
+    clock.ms += 1000 * account_routes.EXPIRES_SECONDS - 1
     assert logins.poll(code) is None
     assert logins.complete(code, "token")
     assert logins.poll(code) == "token"
 
 
 def test_logins_are_kept_by_one_thread_at_a_time() -> None:
-    logins = device_flow.DeviceLogins(ManualClock())
+    logins = account_routes.DeviceLogins(ManualClock())
 
     def guard() -> None:
         logins._logins = GuardedDict(logins._lock, logins._logins)
@@ -284,7 +282,7 @@ def test_logins_are_kept_by_one_thread_at_a_time() -> None:
 
 def test_a_code_yields_a_token_only_while_the_response_may_have_been_lost() -> None:
     clock = ManualClock()
-    logins = device_flow.DeviceLogins(clock)
+    logins = account_routes.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
     logins.complete(code, "token")
     clock.ms += 100_000
@@ -298,13 +296,13 @@ def test_a_code_yields_a_token_only_while_the_response_may_have_been_lost() -> N
 
 def test_an_expired_login_is_remembered_while_others_start() -> None:
     clock = ManualClock()
-    logins = device_flow.DeviceLogins(clock)
+    logins = account_routes.DeviceLogins(clock)
     code = logins.begin("192.0.2.1")
-    clock.ms += device_flow.EXPIRES_SECONDS * 1000
+    clock.ms += account_routes.EXPIRES_SECONDS * 1000
     logins.begin("192.0.2.1")
     with pytest.raises(TimeoutError):
         logins.poll(code)
-    clock.ms += device_flow.REMEMBERED_SECONDS * 1000
+    clock.ms += account_routes.REMEMBERED_SECONDS * 1000
     logins.begin("192.0.2.1")
     with pytest.raises(KeyError):
         logins.poll(code)
@@ -313,11 +311,11 @@ def test_an_expired_login_is_remembered_while_others_start() -> None:
 def test_logins_that_have_expired_make_room_for_others_before_pending_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(device_flow, "MAX_LOGINS", 3)
+    monkeypatch.setattr(account_routes, "MAX_LOGINS", 3)
     clock = ManualClock()
-    logins = device_flow.DeviceLogins(clock)
+    logins = account_routes.DeviceLogins(clock)
     expired = logins.begin("192.0.2.1")
-    clock.ms += device_flow.EXPIRES_SECONDS * 1000
+    clock.ms += account_routes.EXPIRES_SECONDS * 1000
     pending = [logins.begin("192.0.2.2") for _ in range(2)]
     last = logins.begin("192.0.2.3")
     assert all(logins.is_pending(code) for code in (*pending, last))
@@ -326,7 +324,7 @@ def test_logins_that_have_expired_make_room_for_others_before_pending_ones(
 
 
 def test_the_client_of_an_expired_login_gets_that_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_flow, "EXPIRES_SECONDS", 0)
+    monkeypatch.setattr(account_routes, "EXPIRES_SECONDS", 0)
     _, _, text = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")
     assert node.poll(json.loads(text)["device_code"]) == (400, {"message": "expired_token"})
     assert node.poll("unknown") == (400, {"message": "access_denied"})
@@ -430,7 +428,7 @@ def test_a_login_that_ends_while_its_password_is_checked_leaves_no_token(
     before = node.directory.store.tokens()
     begun = node.ask("POST", "/platform/token/device/authorization", "client_id=kamu")[2]
     page = f"/v/login?deviceCode={json.loads(begun)['device_code']}"
-    monkeypatch.setattr(device_flow.DeviceLogins, "complete", lambda *_: False)
+    monkeypatch.setattr(account_routes.DeviceLogins, "complete", lambda *_: False)
     assert node.ask("POST", page, f"login=alice&password={PASSWORD}")[0] == 410
     assert node.directory.store.tokens() == before
 

@@ -11,9 +11,9 @@ from odf_testing.builders import a_chain, a_seed
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
-from odf_sync.repositories.pack_format import frame_block
-from odf_sync.transfer import remote_blocks
-from odf_sync.transfer.remote_blocks import BlockSpool, RemoteBlocks
+from odf_sync.repositories.remote_dataset import frame_block
+from odf_sync.transfer import remote_chain
+from odf_sync.transfer.remote_chain import BlockSpool, RemoteBlocks
 
 CHAIN = a_chain(a_seed(), *(SetInfo(description=text) for text in "abc"))
 FIRST, SECOND, THIRD, LAST = (block.hash for block in CHAIN.blocks)
@@ -120,16 +120,16 @@ def test_the_first_requested_names_are_known_in_that_order() -> None:
 
 def test_a_spool_has_limits_of_bytes_and_of_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(RAW[LAST]) + len(RAW[THIRD])
-    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size)
-    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", 2)
+    monkeypatch.setattr(remote_chain, "BYTES_LIMIT", size)
+    monkeypatch.setattr(remote_chain, "COUNT_LIMIT", 2)
     blocks = spool(There())
     for name in (LAST, THIRD):
         blocks.read(name)
-    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size + len(RAW[SECOND]))
+    monkeypatch.setattr(remote_chain, "BYTES_LIMIT", size + len(RAW[SECOND]))
     with pytest.raises(InvalidInput, match="more than 2 blocks"):
         blocks.read(SECOND)
-    monkeypatch.setattr(remote_blocks, "COUNT_LIMIT", 3)
-    monkeypatch.setattr(remote_blocks, "BYTES_LIMIT", size + len(RAW[SECOND]) - 1)
+    monkeypatch.setattr(remote_chain, "COUNT_LIMIT", 3)
+    monkeypatch.setattr(remote_chain, "BYTES_LIMIT", size + len(RAW[SECOND]) - 1)
     with pytest.raises(InvalidInput, match=f"more than {size + len(RAW[SECOND]) - 1} bytes"):
         blocks.read(SECOND)
 

@@ -18,11 +18,11 @@ from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
+from odf_sync.http import simple_protocol
 from odf_sync.http.endpoints import dataset_of
-from odf_sync.http.simple_protocol import dataset_routes
-from odf_sync.transfer.compare import ChainsDiverged
-from odf_sync.transfer.pull.pull_dataset import compare
-from odf_sync.transfer.push.push_errors import RemoteAhead
+from odf_sync.transfer.pull_dataset import compare
+from odf_sync.transfer.push_source import RemoteAhead
+from odf_sync.transfer.remote_chain import ChainsDiverged
 
 OLD = "f1620c8aedd3152c164665f036f654664ffe6bd80cc7b9b1b08125506c26825199a60"
 
@@ -49,8 +49,8 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
         raw = node.blobs.read(entry.dataset_id, kind, name)
         return web.Response(body=encoded_again(raw) if kind is ObjectKind.BLOCK else raw)
 
-    monkeypatch.setattr(dataset_routes.SimpleProtocol, "_object", block)
-    monkeypatch.setattr(dataset_routes, "ASKED_AGAIN", {})
+    monkeypatch.setattr(simple_protocol.SimpleProtocol, "_object", block)
+    monkeypatch.setattr(simple_protocol, "ASKED_AGAIN", {})
     return node
 
 

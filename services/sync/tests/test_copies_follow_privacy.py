@@ -10,7 +10,7 @@ from odf_common.errors import OdfError
 from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import ObjectKind, require_entry
 from odf_sync.access.rules import Visibility as Rule
-from odf_sync.transfer.compare import ChainsDiverged
+from odf_sync.transfer.remote_chain import ChainsDiverged
 
 from .node_with_account import Node, a_node_with_derivatives, define, folder_of, visibilities
 

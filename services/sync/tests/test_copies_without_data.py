@@ -24,7 +24,7 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.operations.pull import PullProgress
 from odf_coordinator.storage.availability import is_dropped, was_dropped
 from odf_sync.transfer.objects import ObjectDiffers
-from odf_sync.transfer.push.push_errors import DataNotHere
+from odf_sync.transfer.push_source import DataNotHere
 
 ROOT, COPIED = "cities", "cities.copy"
 

@@ -15,8 +15,8 @@ from odf_testing.sync_node import SyncNode
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.http.simple_protocol.object_downloads import ObjectDownloads
-from odf_sync.http.smart_protocol.serve_pull import PullSource, _download, large_lists
+from odf_sync.http.serve_pull import PullSource, _download, large_lists
+from odf_sync.http.simple_protocol import ObjectDownloads
 from odf_sync.repositories import smart_dataset
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connect

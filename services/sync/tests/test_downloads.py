@@ -20,9 +20,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http_dataset, remote_dataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Sink
-from odf_sync.transfer.objects import ObjectDiffers, RemoteObject, fetch
+from odf_sync.transfer.objects import CopiedObjects, ObjectDiffers, RemoteObject, fetch
 from odf_sync.transfer.partial_files import own_partial_file, partial_file
-from odf_sync.transfer.pull.copied_objects import CopiedObjects
 
 CONTENT = bytes(range(256)) * 4096
 NAME = Multihash.sha3(hashlib.sha3_256(CONTENT).digest())

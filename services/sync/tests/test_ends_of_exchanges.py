@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from odf_common.errors import Damaged, StorageUnavailable, Unavailable
-from odf_sync.http.smart_protocol.routes import FAULT_SECONDS, _run
+from odf_sync.http.smart_routes import FAULT_SECONDS, _run
 from odf_sync.repositories.http_dataset import UnexpectedStatus
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.exchange import CLOSE_FAULT, CLOSE_OK, PUSH, End, ExchangeState, Side, TransferRefused

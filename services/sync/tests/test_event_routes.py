@@ -33,11 +33,10 @@ from odf_common.service.consumer.consumer_loop import Subscription
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility
-from odf_sync.http import event_routes
+from odf_sync.http import head_events
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.event_routes import EventRoutes
-from odf_sync.http.head_watch import HeadWatch, head_facts
+from odf_sync.http.head_events import EventRoutes, HeadWatch, head_facts
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 CHAIN = tuple(
@@ -166,7 +165,7 @@ def test_a_client_that_missed_moves_gets_the_current_head(node: Node) -> None:
 
 
 def test_a_lost_notification_costs_a_heartbeat(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(head_events, "HEARTBEAT_SECONDS", 0.05)
     stream = Stream(node, Last_Event_ID=str(HEAD))
     assert [stream.next(), stream.next()] == [{}, {}]
     node.refs.compare_and_set(DATASET, expected=HEAD, new=PREVIOUS)
@@ -216,7 +215,7 @@ def test_a_stream_ends_when_its_dataset_becomes_private(tmp_path: Path) -> None:
 def test_streams_are_limited_and_end_with_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(event_routes, limit, 1)
+    monkeypatch.setattr(head_events, limit, 1)
     with serving(tmp_path, "cities") as node:
         stream = Stream(node)
         stream.next()
@@ -226,7 +225,7 @@ def test_streams_are_limited_and_end_with_the_server(
 
 
 def test_a_disconnected_client_is_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_routes, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(head_events, "HEARTBEAT_SECONDS", 0.02)
     streams = [Stream(node) for _ in range(3)]
     for stream in streams:
         stream.next()

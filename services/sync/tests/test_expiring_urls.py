@@ -16,8 +16,8 @@ from odf_common.errors import OdfError
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.sent_tokens import AccessDenied
-from odf_sync.http.smart_protocol.serve_push import PushTarget
+from odf_sync.access.remote_login import AccessDenied
+from odf_sync.http.serve_push import PushTarget
 from odf_sync.repositories.http_dataset import UnexpectedStatus, UrlExpired
 from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart import connection as smart_connection
@@ -29,8 +29,8 @@ from odf_sync.smart.messages import (
     Upload,
     UploadsReply,
 )
-from odf_sync.transfer.push import push_to_node
-from odf_sync.transfer.push.upload import Uploader
+from odf_sync.transfer import push_to_node
+from odf_sync.transfer.push_source import Uploader
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 PAST, FUTURE = "2020-01-01T12:00:00.123456789Z", "2999-01-01T12:00:00+02:00"

@@ -14,12 +14,10 @@ from odf_common.errors import Damaged, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.ports.store import ObjectKind, require_entry
-from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.repositories.folder import FolderTarget
 from odf_sync.smart.messages import DatasetVisibility
-from odf_sync.transfer.push.push_dataset import push
-from odf_sync.transfer.push.push_errors import NoVisibilityThere, PushDiverged, RemoteAhead
-from odf_sync.transfer.push.push_source import Push
-from odf_sync.transfer.push.push_to_files import AnotherDataset, _together
+from odf_sync.transfer.push_dataset import AnotherDataset, _together, push
+from odf_sync.transfer.push_source import NoVisibilityThere, Push, PushDiverged, RemoteAhead
 
 
 @pytest.fixture

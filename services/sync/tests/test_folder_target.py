@@ -16,9 +16,9 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import RemoteFolder
-from odf_sync.repositories.folder_target import LOCK, FolderTarget
+from odf_sync.repositories.folder import LOCK, FolderTarget
 from odf_sync.smart.messages import ObjectFile, ObjectType
-from odf_sync.transfer.push.push_to_files import send_blocks, send_objects
+from odf_sync.transfer.push_dataset import send_blocks, send_objects
 
 CONTENT = b"a checkpoint"
 NAME = physical_hash_of(CONTENT)

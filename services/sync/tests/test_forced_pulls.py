@@ -9,7 +9,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
-from odf_sync.transfer.compare import ChainsDiverged, LocalAhead
+from odf_sync.transfer.remote_chain import ChainsDiverged, LocalAhead
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from odf_common.errors import Conflict, OdfError, Unavailable
 from odf_common.metadata.events import SetInfo
 from odf_coordinator.commit.outcomes import require_committed
 from odf_sync.repositories import http_dataset
-from odf_sync.transfer.push import upload
+from odf_sync.transfer import push_source
 
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 3, 300_000, 150, 700
 TWICE: Final = 0.02  # of all bytes, may be sent twice
@@ -40,7 +40,7 @@ Transfer = Callable[[SyncNode, SyncNode, str], object]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_dataset, "READ_RETRY", QUICK)
-    monkeypatch.setattr(upload, "UPLOAD_RETRY", QUICK)
+    monkeypatch.setattr(push_source, "UPLOAD_RETRY", QUICK)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

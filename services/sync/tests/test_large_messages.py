@@ -22,17 +22,17 @@ from odf_testing.memory_store import MemoryBlobStore
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import channel
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
-from odf_sync.smart.channel import PeerClosed
-from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connect
-from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
-from odf_sync.smart.large_messages import (
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, SpooledBlocks, read_archive, spool_file, write_archive
+from odf_sync.smart.channel import (
     MAX_MESSAGE_BYTES,
     SMALL_BYTES,
     LargeMessages,
+    PeerClosed,
     message_bytes,
     seconds_for,
 )
+from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connect
+from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
     VERSION,
@@ -56,7 +56,6 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
-from odf_sync.smart.spool_files import SpooledBlocks, spool_file
 
 pytestmark = pytest.mark.waits
 

@@ -11,10 +11,9 @@ from odf_testing.builders import a_hash
 from odf_testing.http import running
 
 from odf_common.errors import InvalidInput
-from odf_sync.smart.connection import connect, received_blocks
+from odf_sync.smart.channel import SMALL_BYTES, message_bytes
+from odf_sync.smart.connection import LISTED_BYTES, LimitedConnection, answer_bytes, connect, received_blocks
 from odf_sync.smart.exchange import PULL, PUSH, ProtocolViolated
-from odf_sync.smart.large_messages import SMALL_BYTES, message_bytes
-from odf_sync.smart.limited_connection import LISTED_BYTES, LimitedConnection, answer_bytes
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
     BlocksBatch,

@@ -7,7 +7,7 @@ import pytest
 from odf_testing.builders import a_dataset
 
 from odf_common.identity.did import DatasetId
-from odf_sync.access.lineage import Ancestor, Lineage
+from odf_sync.access.directory import Ancestor, Lineage
 
 IDS = [a_dataset(f"dataset {number}") for number in range(12)]
 

@@ -17,14 +17,14 @@ from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind, incarnation
+from odf_sync import search
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Role, Visibility
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.list_routes import ListRoutes
-from odf_sync.search import own_datasets
-from odf_sync.search.own_datasets import OwnDatasets
+from odf_sync.http.read_routes import ListRoutes
+from odf_sync.search import OwnDatasets
 
 Headers = Mapping[str, str]
 DATASETS = {
@@ -102,7 +102,7 @@ def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
     alice = node.token("alice")
     for limit in ("PAGE_DATASETS", "PAGE_BYTES"):
         with monkeypatch.context() as patch:
-            patch.setattr(own_datasets, limit, 1)
+            patch.setattr(search, limit, 1)
             page = json.loads(node.ask(alice).data)
             assert [one["name"] for one in page["datasets"]] == ["alice/open"]
             assert page["next"] == "alice/open"

@@ -25,9 +25,9 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.http.smart_protocol import serve_pull
+from odf_sync.http import serve_pull
 from odf_sync.repositories import smart_dataset
-from odf_sync.smart import channel, large_messages, ranges
+from odf_sync.smart import archive, channel
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
@@ -53,7 +53,7 @@ from odf_sync.smart.messages import (
     TransferPlan,
     TransferUrl,
 )
-from odf_sync.transfer.push import push_to_node
+from odf_sync.transfer import push_to_node
 
 MIB: Final = 1024**2
 FRAME_BYTES, MESSAGE_BYTES = 16 * MIB, 64 * MIB  # the limits of tungstenite, which kamu does not change
@@ -249,10 +249,10 @@ def test_the_blocks_of_a_part_fit_into_a_message(size: int) -> None:
     blocks = [source.randbytes(size) + number.to_bytes(2) for number in range(1000)]
     out = BytesIO()
     write_archive(((physical_hash_of(raw), raw) for raw in blocks), out)
-    counted = sum(ranges.HEADER_BYTES + len(raw) for raw in blocks)
+    counted = sum(archive.HEADER_BYTES + len(raw) for raw in blocks)
     assert len(out.getvalue()) <= counted
     assert (
-        large_messages.AROUND_BYTES + len(numbers(out.getvalue()))
+        channel.AROUND_BYTES + len(numbers(out.getvalue()))
         <= counted * MESSAGE_BYTES / push_to_node.PART_BYTES
     )
 

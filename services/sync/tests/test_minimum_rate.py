@@ -14,7 +14,7 @@ import urllib3
 from odf_common.errors import NotFound, Unavailable
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
-from odf_sync.repositories import http_dataset, minimum_rate
+from odf_sync.repositories import http_dataset, node_client
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.node_client import MAX_DISCARDED_BYTES
 
@@ -31,9 +31,9 @@ NAME = physical_hash_of(b"content")
 def _short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_dataset, "READ_RETRY", urllib3.Retry(0, redirect=0))
     monkeypatch.setattr(http_dataset, "READ_TIMEOUT", urllib3.Timeout(connect=10, read=10))
-    monkeypatch.setattr(minimum_rate, "HEADERS_SECONDS", 0.3)
-    monkeypatch.setattr(minimum_rate, "WINDOW_SECONDS", 0.3)
-    monkeypatch.setattr(minimum_rate, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(node_client, "HEADERS_SECONDS", 0.3)
+    monkeypatch.setattr(node_client, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(node_client, "WINDOW_BYTES", 1000)
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def test_a_request_whose_connection_is_closed_without_a_response_is_retried(
 
 
 def test_no_response_lasts_forever_at_any_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(minimum_rate, "RESPONSE_SECONDS", 1.0)
+    monkeypatch.setattr(node_client, "RESPONSE_SECONDS", 1.0)
     endless = dripping(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 1000)
     with answering(endless) as there, pytest.raises(Unavailable, match="no end of the response in 1 s"):
         there.head()
@@ -220,10 +220,10 @@ def test_the_bytes_that_come_late_earn_no_more_time_than_their_pace(
     for before in ((), ((0.2, 100_000),)):  # a fast start earns none
         start = before[-1][0] if before else 0.0
         server = Trickle(*before, (start + 0.4, count))
-        monkeypatch.setattr(minimum_rate, "time", server)
-        reading = minimum_rate._PacedSocket(cast("socket.socket", server))
+        monkeypatch.setattr(node_client, "time", server)
+        reading = node_client._PacedSocket(cast("socket.socket", server))
         reading.has_headers = True
         for _ in before:
             reading.readinto(bytearray(1000))
-        with nullcontext() if is_enough else pytest.raises(minimum_rate.TooSlow, match="less than"):
+        with nullcontext() if is_enough else pytest.raises(node_client.TooSlow, match="less than"):
             reading.readinto(bytearray(1000))

@@ -28,7 +28,7 @@ from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
-from odf_sync.transfer.push.upload import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
+from odf_sync.transfer.push_source import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 LOCALHOST = Networks.parse(("127.0.0.0/8", "::1/128"))

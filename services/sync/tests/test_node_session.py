@@ -13,8 +13,11 @@ from odf_testing.http import running
 
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.ports.store import MAX_REFERENCE_BYTES
-from odf_sync.repositories import pack_format
 from odf_sync.repositories.http_dataset import HttpDataset
+from odf_sync.repositories.remote_dataset import (
+    PACK_VERSION,
+    PACKS_HEADER,
+)
 from odf_sync.smart import connection
 from odf_sync.smart.connection import NodeSession
 from odf_sync.smart.exchange import PUSH
@@ -47,7 +50,7 @@ class Node:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self._note(request)
-        headers = {EVERYONE_HEADER: EVERYONE, pack_format.HEADER: pack_format.PACK_VERSION}
+        headers = {EVERYONE_HEADER: EVERYONE, PACKS_HEADER: PACK_VERSION}
         if self._status == 302:
             headers["Location"] = "/elsewhere"
         return web.Response(status=self._status, text=self._head, headers=headers)

@@ -21,7 +21,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_sync.http.simple_protocol.object_downloads import MAX_FETCHED_OBJECTS, ObjectDownloads
+from odf_sync.http.simple_protocol import MAX_FETCHED_OBJECTS, ObjectDownloads
 
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)

@@ -27,7 +27,7 @@ from odf_sync.transfer.objects import (
     declared_objects,
     fetch,
 )
-from odf_sync.transfer.remote_blocks import RemoteBlock
+from odf_sync.transfer.remote_chain import RemoteBlock
 
 COLUMNS = {
     "offset": pa.array([0, 1], pa.uint64()),

@@ -6,7 +6,7 @@ import pytest
 from odf_testing.builders import a_dataset, a_hash
 
 from odf_common.ports.store import ObjectKind
-from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
+from odf_sync.http.object_uploads import LINGERING_SECONDS, OpenPushes
 
 ONE, OTHER = a_dataset("one"), a_dataset("other")
 

@@ -25,7 +25,7 @@ from odf_sync.access.rate_limits import WINDOW_SECONDS, FailedLogins
 from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 

@@ -20,13 +20,13 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http import simple_protocol
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.simple_protocol import block_packs
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
+from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.repositories import remote_dataset
-from odf_sync.repositories.pack_format import blocks_in, frame_block
-from odf_sync.transfer.compare import missing_blocks
+from odf_sync.repositories.remote_dataset import blocks_in, frame_block
+from odf_sync.transfer.remote_chain import missing_blocks
 
 CHAIN = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(99)))
 RAW = [block.raw for block in CHAIN.blocks]
@@ -133,7 +133,7 @@ def test_a_pack_ends_before_the_block_that_is_known(node: Served) -> None:
 def test_a_pack_may_end_early_and_the_rest_is_requested(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_packs, "PACK_BYTES", sum(map(len, RAW[60:])))
+    monkeypatch.setattr(simple_protocol, "PACK_BYTES", sum(map(len, RAW[60:])))
     assert node.pull() == HASHES
     assert [one.partition("/")[0] for one in node.asked] == ["refs", "packs", "packs", "packs"]
 
@@ -221,7 +221,7 @@ def test_a_pack_with_too_long_a_block_is_refused_before_that_arrives() -> None:
 def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_requests_the_rest(
     node: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_packs, "PIECE_BYTES", 300)
+    monkeypatch.setattr(simple_protocol, "PIECE_BYTES", 300)
     node.blobs.outages = {50}
     assert node.pull() == HASHES
     first, second = (urlsplit(path).path for path in node.asked if path.startswith("packs/"))
@@ -231,7 +231,7 @@ def test_a_pack_ends_when_the_store_becomes_unavailable_and_the_client_requests_
 def test_a_pack_is_sent_in_pieces(node: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be larger than what a server should buffer in memory for each client."""
     frames = [frame_block(raw) for raw in RAW[::-1]]
-    monkeypatch.setattr(block_packs, "PIECE_BYTES", len(frames[0] + frames[1]))
+    monkeypatch.setattr(simple_protocol, "PIECE_BYTES", len(frames[0] + frames[1]))
     answer = urllib3.request("GET", f"{node.url}/packs/{HASHES[-1]}", preload_content=False)
     pieces = list(answer.read_chunked())
     assert pieces[0] == frames[0] + frames[1]

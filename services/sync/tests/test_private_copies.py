@@ -18,14 +18,12 @@ from odf_common.service.tenancy import require_tenancy
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility as Rule
-from odf_sync.http import authorization
+from odf_sync.http import authorization, serve_pull, serve_push, simple_protocol, smart_routes
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.simple_protocol import dataset_routes
-from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
 from odf_sync.repositories.http_dataset import HttpDataset
-from odf_sync.repositories.s3_dataset import S3Dataset
+from odf_sync.repositories.s3 import S3Dataset
 from odf_sync.smart.messages import DatasetVisibility, TransferUrl
-from odf_sync.transfer.push.push_errors import AnotherVisibility
+from odf_sync.transfer.push_source import AnotherVisibility
 
 from .node_with_account import Node
 
@@ -88,7 +86,7 @@ def test_a_private_dataset_is_copied_from_and_to_a_node_that_gives_urls_under_an
 def test_a_copy_that_needed_a_token_is_private_unless_the_other_node_says_that_everyone_may_read_it(
     here: Node, there: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_routes, "EVERYONE_HEADER", "unknown-header")  # another implementation
+    monkeypatch.setattr(simple_protocol, "EVERYONE_HEADER", "unknown-header")  # another implementation
     with here.served(here.authorizer) as base:
         *_, last = there.pull(f"{base}/cities", "copy", token=here.token, privacy=there.privacy)
     assert last.is_private
@@ -182,7 +180,7 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
 def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_it_private(
     here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
+    monkeypatch.setattr(smart_routes, "CHOSEN_HEADER", "unknown-header")
     with there.served(there.authorizer) as base:
         target = f"odf+{base}/{path}"
         with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
@@ -203,7 +201,7 @@ def test_an_implementation_that_does_not_say_who_reads_a_dataset_is_asked_withou
         here.push("cities", f"odf+{base}/cities", token=there.token)
         there.set_visibility("cities", is_there)
         here.coordinator.push("cities", "Oslo", minute=9)
-        monkeypatch.setattr(dataset_routes, "EVERYONE_HEADER", "unknown-header")
+        monkeypatch.setattr(simple_protocol, "EVERYONE_HEADER", "unknown-header")
         for wanted in (DatasetVisibility.PRIVATE, DatasetVisibility.PUBLIC):
             before = there.head("cities")
             if wanted.name == is_there.name:
@@ -239,7 +237,7 @@ def test_a_server_that_redirects_to_its_login_is_read_by_those_with_a_token_only
 def test_another_implementation_with_accounts_keeps_it_private(
     here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "CHOSEN_HEADER", "unknown-header")
+    monkeypatch.setattr(smart_routes, "CHOSEN_HEADER", "unknown-header")
     other = Node(tmp_path / "other", is_multi_tenant=True)
     with other.served(other.authorizer) as base:
         here.push("cities", f"odf+{base}/ann/cities", is_chosen=True, token=other.token)

@@ -40,13 +40,12 @@ from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Commands
-from odf_sync.repositories import RemoteFolder, folder_dataset
-from odf_sync.transfer import compare, remote_blocks
-from odf_sync.transfer.local_copy import MAX_REQUEST_ATTEMPTS
+from odf_sync.repositories import RemoteFolder, folder
+from odf_sync.transfer import remote_chain
+from odf_sync.transfer.local_copy import MAX_REQUEST_ATTEMPTS, Step
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
-from odf_sync.transfer.progress import Step
-from odf_sync.transfer.pull.pull_dataset import pull
-from odf_sync.transfer.remote_blocks import RemoteBlock
+from odf_sync.transfer.pull_dataset import pull
+from odf_sync.transfer.remote_chain import RemoteBlock
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 Write = tuple[ObjectKind, Multihash]
@@ -141,11 +140,11 @@ def there(tmp_path: Path) -> Path:
 
 def blocks_of(folder: Path) -> list[RemoteBlock]:
     remote = RemoteFolder(folder.as_uri())
-    return list(compare.missing_blocks(remote, remote.head(), remote.block, None).blocks)
+    return list(remote_chain.missing_blocks(remote, remote.head(), remote.block, None).blocks)
 
 
 def dataset_of(folder: Path) -> DatasetId:
-    return compare.admit_all(None, blocks_of(folder)).dataset_id
+    return remote_chain.admit_all(None, blocks_of(folder)).dataset_id
 
 
 def names_in(folder: Path) -> set[str]:
@@ -174,7 +173,7 @@ def assert_untouched(node: Node) -> None:
 
 def test_a_new_dataset_is_copied_whole(node: Node, there: Path) -> None:
     blocks = blocks_of(there)
-    state = compare.admit_all(None, blocks)
+    state = remote_chain.admit_all(None, blocks)
 
     *steps, last = node.pull(there.as_uri())
 
@@ -222,7 +221,7 @@ def test_an_interrupted_pull_resumes_with_the_stored_objects(node: Node, there: 
 
 def test_an_update_fetches_new_blocks_and_expects_the_local_head(node: Node, there: Path) -> None:
     blocks = blocks_of(there)
-    before = compare.admit_all(None, blocks[:-1])
+    before = remote_chain.admit_all(None, blocks[:-1])
     move_head(there, before.head)
     node.pull(there.as_uri())
     node.writes.clear()
@@ -230,7 +229,7 @@ def test_an_update_fetches_new_blocks_and_expects_the_local_head(node: Node, the
 
     *_, last = node.pull(there.as_uri())
 
-    after = compare.admit_all(before, blocks[-1:])
+    after = remote_chain.admit_all(before, blocks[-1:])
     records = after.next_offset - before.next_offset
     assert last == Step(alias="cities", state="updated", head=after.head, new_blocks=1, new_records=records)
     assert node.asked[-1].expected_head == before.head.raw
@@ -425,12 +424,12 @@ def test_a_chain_that_is_too_long_is_refused(
 ) -> None:
     sizes = [file.stat().st_size for file in (there / "blocks").iterdir()]
     most, what = (sum(sizes), "bytes of blocks") if limit == "BYTES_LIMIT" else (len(sizes), "blocks")
-    monkeypatch.setattr(remote_blocks, limit, most - 1)
+    monkeypatch.setattr(remote_chain, limit, most - 1)
     with pytest.raises(InvalidInput, match=f"more than {most - 1} {what}"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(remote_blocks, limit, most)
+    monkeypatch.setattr(remote_chain, limit, most)
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 
@@ -438,12 +437,12 @@ def test_a_block_of_too_many_bytes_is_refused(
     node: Node, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = max(file.stat().st_size for file in (there / "blocks").iterdir())
-    monkeypatch.setattr(folder_dataset, "BLOCK_LIMIT", size - 1)
+    monkeypatch.setattr(folder, "BLOCK_LIMIT", size - 1)
     with pytest.raises(InvalidInput, match=f"longer than {size - 1} bytes"):
         node.pull(there.as_uri())
     assert_untouched(node)
 
-    monkeypatch.setattr(folder_dataset, "BLOCK_LIMIT", size)
+    monkeypatch.setattr(folder, "BLOCK_LIMIT", size)
     assert node.pull(there.as_uri())[-1].state == "updated"
 
 

@@ -10,8 +10,8 @@ from odf_testing.sync_node import SyncNode
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.transfer.compare import LocalAhead
-from odf_sync.transfer.progress import Step
+from odf_sync.transfer.local_copy import Step
+from odf_sync.transfer.remote_chain import LocalAhead
 
 
 @pytest.fixture

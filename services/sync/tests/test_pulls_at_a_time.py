@@ -9,7 +9,7 @@ import pytest
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_sync import grpc_servicer
 from odf_sync.grpc_servicer import Servicer
-from odf_sync.transfer.progress import Step
+from odf_sync.transfer.local_copy import Step
 
 
 class Caller:

@@ -25,17 +25,17 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
 from odf_sync.access.rules import Action
+from odf_sync.http import serve_pull
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.open_pushes import LINGERING_SECONDS, OpenPushes
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.http.smart_protocol import serve_pull
-from odf_sync.http.smart_protocol.serve_pull import PullSource, large_lists
-from odf_sync.http.smart_protocol.serve_push import PushTarget, _ReceivedPush, _unpack
-from odf_sync.smart.archive import write_archive
+from odf_sync.http.object_uploads import LINGERING_SECONDS, OpenPushes
+from odf_sync.http.serve_pull import PullSource, large_lists
+from odf_sync.http.serve_push import PushTarget, _ReceivedPush, _unpack
+from odf_sync.http.simple_protocol import SimpleProtocol
+from odf_sync.smart.archive import Range, SpooledBlocks, write_archive
+from odf_sync.smart.channel import LargeMessages
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PUSH, TransferRefused
-from odf_sync.smart.large_messages import LargeMessages
 from odf_sync.smart.messages import (
     BlocksBatch,
     DatasetVisibility,
@@ -49,11 +49,9 @@ from odf_sync.smart.messages import (
     PushStrategy,
     TransferPlan,
 )
-from odf_sync.smart.ranges import Range
-from odf_sync.smart.spool_files import SpooledBlocks
+from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_sync.transfer.partial_files import own_partial_file
-from odf_sync.transfer.push.accept import Acceptance, PushedChain
-from odf_sync.transfer.push.upload import OFFSET
+from odf_sync.transfer.push_source import OFFSET
 
 CONTENT = b"records"
 

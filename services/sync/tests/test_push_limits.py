@@ -21,14 +21,13 @@ from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
-from odf_sync.http.smart_protocol import serve_push
-from odf_sync.http.smart_protocol.serve_push import held_bytes
-from odf_sync.smart import large_messages
+from odf_sync.http import serve_push
+from odf_sync.http.serve_push import held_bytes
+from odf_sync.smart import channel
 from odf_sync.smart.archive import ARCHIVED_BLOCK_LIMIT, PUSHED_BYTES_LIMIT, write_archive
-from odf_sync.smart.channel import Channel
+from odf_sync.smart.channel import Channel, LargeMessages, expect_in_pace
 from odf_sync.smart.connection import Connection, connect, received_blocks
 from odf_sync.smart.exchange import PUSH, TransferRefused
-from odf_sync.smart.large_messages import LargeMessages, expect_in_pace
 from odf_sync.smart.messages import (
     BlocksAccepted,
     BlocksBatch,
@@ -45,7 +44,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
 )
 from odf_sync.transfer import local_copy
-from odf_sync.transfer.push.accept import Acceptance, PushedChain
+from odf_sync.transfer.accept_push import Acceptance, PushedChain
 
 MIB: Final = 1024**2
 AT_A_TIME: Final = 16  # of one account, as many as are allowed
@@ -57,7 +56,7 @@ Blocks = list[tuple[Multihash, bytes]]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     script = Path(__file__).with_name("large_message_node.py")
-    arguments = tmp_path_factory.mktemp("home"), large_messages.LARGE_MESSAGES_BYTES, 60, 64 * MIB, 1000
+    arguments = tmp_path_factory.mktemp("home"), channel.LARGE_MESSAGES_BYTES, 60, 64 * MIB, 1000
     with measured(script, *arguments) as server:
         yield server
 
@@ -180,7 +179,7 @@ def test_an_archive_is_no_longer_than_its_plan_allows(server: Server) -> None:
     blocks = [first_block()]
     plan, archive = plan_of(blocks), packed(blocks)
     with announced(server.url, "archived", plan):
-        longest = large_messages.archive_bytes(plan)
+        longest = channel.archive_bytes(plan)
         content = archive + bytes(longest - len(archive) + 1)
         upload(server, f"/archived/archives/{physical_hash_of(content)}", content, 413)
 
@@ -335,7 +334,7 @@ def test_a_push_that_sends_a_byte_now_and_then_is_ended_too(monkeypatch: pytest.
 
 
 def test_a_large_message_has_to_arrive_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    rate, size = large_messages.LEAST_BYTES_PER_SECOND, large_messages.SMALL_BYTES + 1
+    rate, size = channel.LEAST_BYTES_PER_SECOND, channel.SMALL_BYTES + 1
     slowest = [7] * 6 + [7 + 10 * rate * number for number in range(1, 5)]
     assert seconds_awaited(monkeypatch, *slowest, size=size) == 100
     for number in (6, 9):
@@ -346,9 +345,9 @@ def test_a_large_message_has_to_arrive_faster(monkeypatch: pytest.MonkeyPatch) -
 def test_a_silent_push_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = [first_block(), (a_hash("long"), ZEROS)]
     archive, plan = packed(blocks), plan_of(blocks)
-    monkeypatch.setattr(large_messages, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(channel, "SILENT_SECONDS", 1.0)
     monkeypatch.setattr(serve_push, "held_blocks", lambda: LargeMessages(held_bytes(plan), wait_seconds=60.0))
-    monkeypatch.setattr("odf_sync.http.smart_protocol.routes.held_blocks", serve_push.held_blocks)
+    monkeypatch.setattr("odf_sync.http.smart_routes.held_blocks", serve_push.held_blocks)
     with SyncNode(tmp_path).served() as url, announced(url, "silent", plan) as silent:
         send(silent, plan, archive)
         started = time.monotonic()

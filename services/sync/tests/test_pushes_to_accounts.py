@@ -19,19 +19,17 @@ from odf_common.ports.store import require_entry
 from odf_common.service.audit import Audit
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
+from odf_sync.access.remote_login import AccessForbidden
 from odf_sync.access.rules import Role
 from odf_sync.access.rules import Visibility as Rule
-from odf_sync.access.sent_tokens import AccessForbidden
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import DatasetVisibility
+from odf_sync.transfer import accept_push
+from odf_sync.transfer.local_copy import Privacy
 from odf_sync.transfer.objects import check_stored
-from odf_sync.transfer.privacy import Privacy
-from odf_sync.transfer.push import accept
-from odf_sync.transfer.push.push_dataset import push
-from odf_sync.transfer.push.push_errors import AnotherVisibility
-from odf_sync.transfer.push.push_source import Push
-from odf_sync.transfer.push.upload import Uploader
+from odf_sync.transfer.push_dataset import push
+from odf_sync.transfer.push_source import AnotherVisibility, Push, Uploader
 
 ACCOUNTS = ("ann", "bob", "carl")
 
@@ -227,7 +225,7 @@ def test_a_token_that_is_revoked_while_objects_are_checked_moves_no_head(
         time.sleep(0.2)  # the client asks for the commit meanwhile
         there.directory.store.revoke(stored.id)
 
-    monkeypatch.setattr(accept, "check_stored", revoking)
+    monkeypatch.setattr(accept_push, "check_stored", revoking)
     with there.running() as base, pytest.raises(TransferRefused, match="may no longer push"):
         here.push("cities", f"odf+{base}/ann/cities", token=token.text())
     assert there.head("ann/cities") is None

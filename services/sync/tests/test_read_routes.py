@@ -21,9 +21,8 @@ from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
 from odf_common.metadata.events import AddData
 from odf_common.ports.store import ObjectKind
-from odf_sync.http.reads import read_routes
-from odf_sync.http.reads.parquet_schema import parquet_schema
-from odf_sync.http.reads.read_routes import NO_QUERIES
+from odf_sync.http import read_routes
+from odf_sync.http.read_routes import NO_QUERIES, parquet_schema
 
 RECORDED_COLUMNS: Final = pa.schema(
     [

@@ -30,7 +30,7 @@ from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_sync.transfer.compare import ChainsDiverged, LocalAhead
+from odf_sync.transfer.remote_chain import ChainsDiverged, LocalAhead
 
 
 @pytest.fixture(scope="module")

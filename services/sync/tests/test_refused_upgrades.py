@@ -8,7 +8,7 @@ from odf_testing.http import running
 
 from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.ports.clock import Backoff
-from odf_sync.access.sent_tokens import AccessForbidden, LoginRequired, authorization
+from odf_sync.access.remote_login import AccessForbidden, LoginRequired, authorization
 from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PUSH

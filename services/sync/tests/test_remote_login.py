@@ -29,9 +29,18 @@ from odf_sync.access import remote_login
 from odf_sync.access.access_servicer import NAME, AccessServicer
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.remote_login import DeviceLogin, LoginFailed, RemoteLogins, origin_of, require_encrypted
+from odf_sync.access.remote_login import (
+    AccessForbidden,
+    BucketForbidden,
+    DeviceLogin,
+    LoginFailed,
+    LoginRequired,
+    NothingVisible,
+    RemoteLogins,
+    origin_of,
+    require_encrypted,
+)
 from odf_sync.access.rules import Action, Role
-from odf_sync.access.sent_tokens import AccessForbidden, BucketForbidden, LoginRequired, NothingVisible
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application

@@ -18,9 +18,9 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_sync.transfer.compare import LocalAhead
+from odf_sync.transfer.local_copy import Step
 from odf_sync.transfer.objects import ObjectDiffers
-from odf_sync.transfer.progress import Step
+from odf_sync.transfer.remote_chain import LocalAhead
 
 NAME = "cities.population"
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / NAME

@@ -25,11 +25,10 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.repositories.s3_target import S3Target
-from odf_sync.search.find_datasets import Query, Search
-from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.transfer.block_signatures import SignatureRefused
-from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
+from odf_sync.repositories.s3 import S3Target
+from odf_sync.search import OwnDatasets, Query, Search
+from odf_sync.transfer.push_source import PushDiverged, RemoteAhead
+from odf_sync.transfer.remote_chain import SignatureRefused
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
-from odf_sync.access.sent_tokens import ObjectForbidden
-from odf_sync.repositories import remote_dataset, s3_dataset
-from odf_sync.repositories.s3_dataset import S3Dataset
+from odf_sync.access.remote_login import ObjectForbidden
+from odf_sync.repositories import remote_dataset, s3
+from odf_sync.repositories.s3 import S3Dataset
 
 NO_SUCH_KEY = b"<Error><Code>NoSuchKey</Code></Error>"
 DATA = bytes(range(256)) * 10_000
@@ -78,9 +78,9 @@ def test_a_block_may_be_as_long_as_is_allowed_and_not_longer(
     there: S3Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     length = len(b"a block")
-    monkeypatch.setattr(s3_dataset, "BLOCK_LIMIT", length)
+    monkeypatch.setattr(s3, "BLOCK_LIMIT", length)
     assert there.block(NAME) == b"a block"
-    monkeypatch.setattr(s3_dataset, "BLOCK_LIMIT", length - 1)
+    monkeypatch.setattr(s3, "BLOCK_LIMIT", length - 1)
     with pytest.raises(InvalidInput, match=f"longer than {length - 1} bytes"):
         there.block(NAME)
 

@@ -29,13 +29,19 @@ from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings
+from odf_sync import search
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.list_routes import ListRoutes
-from odf_sync.search import listing, own_datasets
-from odf_sync.search.find_datasets import Query, Search, SearchedRepository, SearchHit, matching
-from odf_sync.search.own_datasets import OwnDatasets
-from odf_sync.search.summary import DatasetSummary
+from odf_sync.http.read_routes import ListRoutes
+from odf_sync.search import (
+    DatasetSummary,
+    OwnDatasets,
+    Query,
+    Search,
+    SearchedRepository,
+    SearchHit,
+    matching,
+)
 
 SCHEMA = schema_to_event(pa.schema([("station", pa.string()), ("temperature", pa.float64())]))
 
@@ -119,7 +125,7 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
 
 
 def test_long_lists_come_in_pages(here: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_datasets, "PAGE_DATASETS", 2)
+    monkeypatch.setattr(search, "PAGE_DATASETS", 2)
     names = ["Ant", "bee", "Cow", "dog", "eel"]
     there = node_of(**{name: a_dataset_about(f"an animal: {name}") for name in names})
     with serving(there) as base:
@@ -186,12 +192,12 @@ def test_the_pages_of_a_list_have_a_limit_in_all(
     server.pages["/datasets"], server.pages["/datasets?after=a"] = Page(body=first), Page(body=second)
     server.pages["/datasets?after=b"] = Page(body=b'{"datasets": [{"name": "c"}]}')
     known(here, "long", server.url)
-    monkeypatch.setattr(listing, "LIST_LIMIT", len(first) + len(second))
+    monkeypatch.setattr(search, "LIST_LIMIT", len(first) + len(second))
     (searched,) = results(here, "a", repositories=("long",))[1]
     assert "bytes" in searched.problem
-    monkeypatch.setattr(listing, "LIST_LIMIT", len(first) + len(second) + 100)
+    monkeypatch.setattr(search, "LIST_LIMIT", len(first) + len(second) + 100)
     assert [one.name for one in results(here, "a", repositories=("long",))[0]] == ["long/a"]
-    monkeypatch.setattr(listing, "DATASETS_LIMIT", 2)
+    monkeypatch.setattr(search, "DATASETS_LIMIT", 2)
     assert [one.name for one in results(here, "c", repositories=("long",))[0]] == []
 
 
@@ -220,7 +226,7 @@ def test_the_number_of_datasets_of_a_folder_is_limited(
     for name in ("a", "b", "c"):
         write_folder(tmp_path / "shared" / name, WEATHER)
     known(here, "disk", (tmp_path / "shared").as_uri())
-    monkeypatch.setattr(listing, "DATASETS_LIMIT", 2)
+    monkeypatch.setattr(search, "DATASETS_LIMIT", 2)
     assert [name for name, _ in found(here, "", repositories=("disk",))] == ["disk/a", "disk/b"]
 
 

@@ -23,14 +23,13 @@ from odf_common.identity.keys import generate
 from odf_common.identity.signatures import BlockSignature, SignerId, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_sync.http import simple_protocol
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.simple_protocol import block_packs
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
+from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.repositories import http_dataset, remote_dataset
-from odf_sync.repositories.pack_format import frame_block
-from odf_sync.transfer.block_signatures import SignatureRefused, fetched_signatures
-from odf_sync.transfer.compare import missing_blocks
+from odf_sync.repositories.remote_dataset import frame_block
+from odf_sync.transfer.remote_chain import SignatureRefused, fetched_signatures, missing_blocks
 
 KEY: Final = generate()
 CHAIN: Final = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(49)))
@@ -148,7 +147,7 @@ def test_no_signatures_are_requested_from_a_server_that_does_not_announce_them()
 
 
 def test_a_pack_may_end_early_and_the_rest_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_packs, "PACK_BYTES", sum(len(block.raw) for block in CHAIN.blocks[30:]))
+    monkeypatch.setattr(simple_protocol, "PACK_BYTES", sum(len(block.raw) for block in CHAIN.blocks[30:]))
     with served() as node:
         assert node.pull() == SIGNATURES
         assert node.asked[1:] == [f"signature-packs/{NAMES[at]}" for at in (0, 20, 40)]

@@ -20,8 +20,8 @@ from odf_common.identity.did import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import ObjectKind
-from odf_sync.http.smart_protocol import routes, serve_push
-from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.http import serve_push, smart_routes
+from odf_sync.repositories.folder import FolderTarget
 from odf_sync.smart.archive import (
     ArchivedBlock,
     ReadSignature,
@@ -32,10 +32,10 @@ from odf_sync.smart.archive import (
 )
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import Upload
-from odf_sync.transfer.block_signatures import SignatureRefused
+from odf_sync.transfer import push_to_node
 from odf_sync.transfer.partial_files import UPLOADED
-from odf_sync.transfer.push import push_to_node
-from odf_sync.transfer.push.upload import Uploader
+from odf_sync.transfer.push_source import Uploader
+from odf_sync.transfer.remote_chain import SignatureRefused
 
 KEY: Final = generate()
 Signatures = dict[Multihash, bytes]
@@ -151,7 +151,7 @@ def test_a_node_that_does_not_announce_them_is_sent_no_signatures(
     def strict(archive: BinaryIO, *, count: int, limit: int) -> Iterator[ArchivedBlock]:
         return ((name, [raw], b"") for name, raw in read_archive(archive, count=count, limit=limit))
 
-    monkeypatch.setattr(routes, "SIGNATURES", "0")
+    monkeypatch.setattr(smart_routes, "SIGNATURES", "0")
     monkeypatch.setattr(serve_push, "read_signed_archive", strict)
     here.push("cities", url)
     assert there.head("copy") == here.head("cities")

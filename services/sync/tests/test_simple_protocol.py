@@ -26,10 +26,10 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
+from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.repositories import HttpDataset, RemoteDataset, RemoteFolder, remote_dataset
 from odf_sync.repositories import http_dataset as http_repository
-from odf_sync.transfer.compare import ChainsDiverged, admit_all, missing_blocks
+from odf_sync.transfer.remote_chain import ChainsDiverged, admit_all, missing_blocks
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 CITIES, WEATHER = "cities.population", "polled.weather"

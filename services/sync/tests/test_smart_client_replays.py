@@ -32,8 +32,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
 from odf_sync.access.access_store import AccessStore
-from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.access.sent_tokens import AccessDenied, authorization
+from odf_sync.access.remote_login import AccessDenied, RemoteLogins, authorization
 from odf_sync.repositories.http_dataset import READ_RETRY, READ_TIMEOUT, HttpDataset
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.smart.connection import Connection, connect
@@ -41,8 +40,8 @@ from odf_sync.smart.exchange import CLOSE_FAULT, PULL, PUSH, End, TransferRefuse
 from odf_sync.smart.exchange import Side as EndSide
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import DatasetVisibility, Internal, Message, Phase, Refusal
-from odf_sync.transfer.compare import ChainsDiverged
-from odf_sync.transfer.push.push_errors import PushDiverged
+from odf_sync.transfer.push_source import PushDiverged
+from odf_sync.transfer.remote_chain import ChainsDiverged
 
 NINE = Multihash.parse("f16205b32358ba1169824af9f5f71d362beb5f58932cfca42013f210e16672a94399f")
 TWELVE = Multihash.parse("f1620b95d40b1f2297553525ab60376952ffa3828f8c12fdd4d1d6478f73779ebb4b3")

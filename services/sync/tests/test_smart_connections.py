@@ -17,7 +17,7 @@ from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
-from odf_sync.http.smart_protocol import routes, serve_pull
+from odf_sync.http import serve_pull, smart_routes
 from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import Connection, connect
@@ -46,7 +46,7 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.transfer.push import push_to_node
+from odf_sync.transfer import push_to_node
 
 ANSWERS: Final = (
     PushAccepted(),
@@ -351,7 +351,7 @@ def keep_sending(connection: Connection) -> None:
 def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.1)
+    monkeypatch.setattr(smart_routes, "FAULT_SECONDS", 0.1)
     nothing = TransferPlan(
         num_blocks=0, num_objects=0, num_records=0, bytes_in_raw_blocks=0, bytes_in_raw_objects=0
     )

@@ -13,12 +13,22 @@ from odf_testing.builders import a_dataset, a_hash
 from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_sync.http.smart_protocol import serve_push
-from odf_sync.http.smart_protocol.serve_push import _unpack
+from odf_sync.http import serve_push
+from odf_sync.http.serve_push import _unpack
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
-from odf_sync.smart.archive import ArchivedBlock
-from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed, of_kind
+from odf_sync.smart.archive import ArchivedBlock, SpooledBlocks
+from odf_sync.smart.channel import (
+    ABNORMAL,
+    SMALL_BYTES,
+    TOO_MANY_PUSHES,
+    Channel,
+    LargeMessages,
+    PeerClosed,
+    message_bytes,
+    of_kind,
+    seconds_for,
+)
 from odf_sync.smart.connection import Connection, received_blocks
 from odf_sync.smart.exchange import (
     PULL,
@@ -29,13 +39,6 @@ from odf_sync.smart.exchange import (
     Side,
     Table,
     TransferRefused,
-)
-from odf_sync.smart.large_messages import (
-    SMALL_BYTES,
-    TOO_MANY_PUSHES,
-    LargeMessages,
-    message_bytes,
-    seconds_for,
 )
 from odf_sync.smart.message_json import decode, encode
 from odf_sync.smart.messages import (
@@ -64,7 +67,6 @@ from odf_sync.smart.messages import (
     UploadsRequest,
     UploadsRunning,
 )
-from odf_sync.smart.spool_files import SpooledBlocks
 
 REQUEST = PushRequest(
     transfer_plan=TransferPlan(),

@@ -20,7 +20,7 @@ from odf_testing.recorded_transfers import Pool, all_recorded, lines_of
 from odf_testing.sync_node import SyncNode
 
 from odf_common.hashing.multihash import Multihash
-from odf_sync.http.smart_protocol import routes, serve_pull, serve_push
+from odf_sync.http import serve_pull, serve_push, smart_routes
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, DatasetVisibility, PushRequest, TransferPlan
 
@@ -279,7 +279,7 @@ def test_a_message_after_a_refusal_ends_the_exchange_at_once(
 def test_a_client_that_only_waits_after_a_refusal_is_closed_with_a_true_reason(
     base: str, refusal: tuple[str, bytes, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.2)
+    monkeypatch.setattr(smart_routes, "FAULT_SECONDS", 0.2)
     assert reason_after_refusal(base, refusal, b"") == f"no close after the refusal {refusal[2]}"
 
 
@@ -304,7 +304,7 @@ def test_a_client_that_sends_a_byte_at_a_time_or_nothing_is_disconnected(
 
 
 def test_one_caller_cannot_take_all_exchanges(base: str) -> None:
-    places = routes.EXCHANGES_OF_CALLER
+    places = smart_routes.EXCHANGES_OF_CALLER
     with ExitStack() as opened:
         found = [opened.enter_context(connected(base)) for _ in range(200)]
         assert [one.status for one in found] == [101] * places + [503] * (200 - places)
@@ -314,7 +314,7 @@ def test_one_caller_cannot_take_all_exchanges(base: str) -> None:
 
 
 def test_half_closed_connections_leave_nothing_behind(base: str) -> None:
-    for _ in range(routes.EXCHANGES_OF_CALLER + 5):
+    for _ in range(smart_routes.EXCHANGES_OF_CALLER + 5):
         with connected(base) as client:
             assert client.status == 101
             client.socket.shutdown(socket.SHUT_WR)

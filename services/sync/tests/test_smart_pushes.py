@@ -23,16 +23,15 @@ from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Scope
+from odf_sync.http import serve_push, smart_routes
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.smart_protocol import routes, serve_push
-from odf_sync.smart import archive, ranges, spool_files
+from odf_sync.smart import archive
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
-from odf_sync.transfer.push import push_to_node
-from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
-from odf_sync.transfer.push.push_to_files import AnotherDataset
-from odf_sync.transfer.push.upload import Uploader
+from odf_sync.transfer import push_to_node
+from odf_sync.transfer.push_dataset import AnotherDataset
+from odf_sync.transfer.push_source import PushDiverged, RemoteAhead, Uploader
 
 
 @pytest.fixture
@@ -259,7 +258,7 @@ def test_a_long_chain_is_pushed_in_parts_and_an_interrupted_push_continues_with_
         sizes.append(sum(len(raw) for _, raw in part))
         write(part, out, signature)
 
-    monkeypatch.setattr(ranges, "write_archive", counted)
+    monkeypatch.setattr(archive, "write_archive", counted)
     monkeypatch.setattr(push_to_node, "PART_BYTES", limit := 700)
     blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
     assert sum(map(len, blocks)) > 2 * limit
@@ -291,7 +290,7 @@ def test_a_part_has_as_many_blocks_as_fit(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, spare: int
 ) -> None:
     blocks = [raw for (kind, _), raw in here.content("cities").items() if kind is ObjectKind.BLOCK]
-    counted = sum(len(raw) + ranges.HEADER_BYTES for raw in blocks)
+    counted = sum(len(raw) + archive.HEADER_BYTES for raw in blocks)
     monkeypatch.setattr(push_to_node, "PART_BYTES", counted + spare)
     parts: list[str] = []
     send = push_to_node._send_part
@@ -358,7 +357,7 @@ def test_a_slow_push_has_succeeded_although_another_one_has_moved_the_head_since
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch, *, is_replaced: bool
 ) -> None:
     monkeypatch.setattr(push_to_node, "CROSSING_SECONDS", 0.0)
-    monkeypatch.setattr(routes, "FAULT_SECONDS", 0.1)
+    monkeypatch.setattr(smart_routes, "FAULT_SECONDS", 0.1)
     with there.served() as base:
         here.push("cities", f"odf+{base}/cities")
         before = here.head("cities")
@@ -443,7 +442,7 @@ def test_an_exchange_leaves_no_error_in_the_log(
 def test_blocks_that_are_sent_in_many_pieces_arrive_whole(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spool_files, "PIECE_BYTES", 100)
+    monkeypatch.setattr(archive, "PIECE_BYTES", 100)
     with here.served() as base:
         there.pull(f"odf+{base}/cities", "cities")
     assert there.content("cities") == here.content("cities")

@@ -20,7 +20,7 @@ from odf_testing.recorded_transfers import (
 )
 from odf_testing.sync_node import SyncNode
 
-from odf_sync.http.smart_protocol import serve_push
+from odf_sync.http import serve_push
 from odf_sync.smart.messages import ProgressRequest
 
 

@@ -10,8 +10,8 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.errors import StorageUnavailable
-from odf_sync.smart import spool_files
-from odf_sync.smart.spool_files import SpooledBlocks, pieces_of, spool_file
+from odf_sync.smart import archive
+from odf_sync.smart.archive import SpooledBlocks, pieces_of, spool_file
 
 ONE, TWO, THREE = a_hash("one"), a_hash("two"), a_hash("three")
 
@@ -40,7 +40,7 @@ def test_a_full_disk_is_detected_before_a_block_is_requested() -> None:
 
 
 def test_a_file_is_sent_in_pieces_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_files, "PIECE_BYTES", 4)
+    monkeypatch.setattr(archive, "PIECE_BYTES", 4)
     file = BytesIO(b"0123456789")
     file.read(3)
     assert list(pieces_of(file)) == [b"0123", b"4567", b"89"]
@@ -58,6 +58,6 @@ def test_a_folder_without_room_for_a_spool_file_is_unavailable(monkeypatch: pyte
     def full(_: object) -> object:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(spool_files, "scratch_folder", full)
+    monkeypatch.setattr(archive, "scratch_folder", full)
     with pytest.raises(StorageUnavailable, match="the disk is full"):
         spool_file(MemoryBlobStore())

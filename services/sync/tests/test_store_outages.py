@@ -26,7 +26,7 @@ from odf_common.service.settings import Settings
 from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
-from odf_sync.http.head_watch import HeadWatch
+from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
 from odf_sync.smart.archive import write_archive
@@ -49,7 +49,7 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
-from odf_sync.transfer.progress import Step
+from odf_sync.transfer.local_copy import Step
 
 pytestmark = pytest.mark.waits
 

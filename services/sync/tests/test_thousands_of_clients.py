@@ -34,10 +34,10 @@ import sys, threading
 from pathlib import Path
 from odf_common.service.settings import Settings
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.simple_protocol.dataset_routes import SimpleProtocol
-from odf_sync.http.open_pushes import OpenPushes
+from odf_sync.http.simple_protocol import SimpleProtocol
+from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.server import serve_http
-from odf_sync.http.smart_protocol.routes import SmartProtocol
+from odf_sync.http.smart_routes import SmartProtocol
 from odf_testing.sync_node import SyncNode
 home, address = sys.argv[1:]
 node, pushes = SyncNode(Path(home)), OpenPushes()

@@ -29,14 +29,21 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.repositories.locate import name_in_repository
 from odf_sync.repositories.node_client import NodeClient
-from odf_sync.repositories.pack_format import blocks_in, frame_block
+from odf_sync.repositories.remote_dataset import blocks_in, frame_block
 from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
-from odf_sync.transfer.compare import ChainsDiverged
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
-from odf_sync.transfer.pull.pull_dataset import compare
-from odf_sync.transfer.push.push_errors import PushDiverged, RemoteAhead
-from odf_sync.transfer.push.upload import INCOMPLETE, OFFSET, WRONG_BYTES, File, Uploader
+from odf_sync.transfer.pull_dataset import compare
+from odf_sync.transfer.push_source import (
+    INCOMPLETE,
+    OFFSET,
+    WRONG_BYTES,
+    File,
+    PushDiverged,
+    RemoteAhead,
+    Uploader,
+)
+from odf_sync.transfer.remote_chain import ChainsDiverged
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
 ID = a_dataset()

@@ -11,7 +11,7 @@ import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.sync_node import SyncNode
 
-from odf_sync.http.smart_protocol import routes
+from odf_sync.http import smart_routes
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, DownloadsRequest, MetadataRequest, PullRequest
 
@@ -22,7 +22,7 @@ PLACES = 3
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
-    monkeypatch.setattr(routes, "EXCHANGES_OF_CALLER", PLACES)
+    monkeypatch.setattr(smart_routes, "EXCHANGES_OF_CALLER", PLACES)
     node = SyncNode(tmp_path)
     node.add_cities(["Oslo"])
     return node
@@ -105,7 +105,7 @@ def test_pulls_keep_their_places_and_free_them_at_their_end(node: SyncNode) -> N
 
 
 def test_all_callers_together_have_a_limit(node: SyncNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "EXCHANGES", PLACES - 1)
+    monkeypatch.setattr(smart_routes, "EXCHANGES", PLACES - 1)
     with node.served() as base, pulling(base, PLACES - 1):
         assert next_status(base) == 503
 

@@ -11,7 +11,7 @@ from odf_testing.builders import a_hash
 
 from odf_sync.access import rate_limits
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, SentFile
-from odf_sync.http.simple_protocol.object_uploads import ExpectedUpload, ObjectUploads
+from odf_sync.http.object_uploads import ExpectedUpload, ObjectUploads
 from odf_sync.transfer.partial_files import partial_file
 
 SIZE = 10

@@ -19,11 +19,11 @@ from odf_testing.sync_node import SyncNode
 from odf_common.hashing.physical import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.access import rate_limits
+from odf_sync.http import object_uploads
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.simple_protocol import object_uploads
-from odf_sync.http.simple_protocol.object_uploads import upload_file
+from odf_sync.http.object_uploads import upload_file
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep
-from odf_sync.transfer.push.upload import OFFSET
+from odf_sync.transfer.push_source import OFFSET
 
 OBJECT = b"0123456789"
 NAME = physical_hash_of(OBJECT)

@@ -20,13 +20,22 @@ from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
-from odf_sync.http.head_watch import HeadWatch
-from odf_sync.webhooks import webhook as webhook_module
+from odf_sync.http.head_events import HeadWatch
 from odf_sync.webhooks import webhook_store as store_module
+from odf_sync.webhooks import webhook_store as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries, Look
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.webhook import Delivery, DeliveryState, HookEvent, Outcome, Webhook
-from odf_sync.webhooks.webhook_store import FILE, TooManyWebhooks, WebhookStore, WebhooksUnreadable
+from odf_sync.webhooks.webhook_store import (
+    FILE,
+    Delivery,
+    DeliveryState,
+    HookEvent,
+    Outcome,
+    TooManyWebhooks,
+    Webhook,
+    WebhookStore,
+    WebhooksUnreadable,
+)
 
 from .webhook_node import DATASET, NO_CONTEXT, PREVIOUS, Node, Receiver, ed25519_of, receiving, running
 from .webhook_node import home as home  # noqa: PLC0414 - a fixture

@@ -20,10 +20,17 @@ from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.errors import Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
-from odf_sync.webhooks import webhook as webhook_module
+from odf_sync.webhooks import webhook_store as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries, Look
-from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Delivery, DeliveryState, HookEvent, Outcome, Webhook
-from odf_sync.webhooks.webhook_store import WebhookStore
+from odf_sync.webhooks.webhook_store import (
+    LONGEST_RETRY_MS,
+    Delivery,
+    DeliveryState,
+    HookEvent,
+    Outcome,
+    Webhook,
+    WebhookStore,
+)
 
 from .webhook_node import (
     CHAIN,

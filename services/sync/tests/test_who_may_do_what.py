@@ -27,7 +27,7 @@ from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Action, Visibility
 from odf_sync.http.endpoints import Endpoint, application
-from odf_sync.http.openapi import IN_PATH
+from odf_sync.http.server import IN_PATH
 
 from .access_matrix import (
     DELETED,

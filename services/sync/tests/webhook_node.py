@@ -32,8 +32,8 @@ from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_common.service.run import resume_after_faults
-from odf_sync.http.head_watch import HeadWatch
-from odf_sync.webhooks import webhook as webhook_module
+from odf_sync.http.head_events import HeadWatch
+from odf_sync.webhooks import webhook_store as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.webhook_servicer import WebhookServicer

@@ -26,9 +26,8 @@ from urllib3 import Retry
 
 from odf_common.service.settings import Settings
 from odf_sync.repositories import http_dataset
-from odf_sync.transfer import remote_blocks
+from odf_sync.transfer import push_source, remote_chain
 from odf_sync.transfer.partial_files import PartialFile
-from odf_sync.transfer.push import upload
 from odf_testing.sync_node import SyncNode
 
 CHANGES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "sendfile", "unlink")
@@ -138,7 +137,7 @@ def killable() -> Iterator[Killable]:
 def be_quick(set_attribute: Callable[[object, str, object], None]) -> None:
     """Make requests to a server that has ended fail soon, and skip waiting for the disk."""
     set_attribute(http_dataset, "READ_RETRY", QUICK)
-    set_attribute(upload, "UPLOAD_RETRY", QUICK)
+    set_attribute(push_source, "UPLOAD_RETRY", QUICK)
     set_attribute(os, "fsync", lambda _: None)
 
 
@@ -177,7 +176,7 @@ class _Steps:
         for name in SENDING:
             setattr(socket.socket, name, self.sending(getattr(socket.socket, name)))
         PartialFile.write = self.counted(PartialFile.write)  # type: ignore[method-assign]
-        spool = remote_blocks.BlockSpool
+        spool = remote_chain.BlockSpool
         spool._keep = self.counted(spool._keep)  # type: ignore[method-assign]
 
 

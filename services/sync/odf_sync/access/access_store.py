@@ -1,22 +1,119 @@
-"""Accounts, tokens and roles in `access.db`, a private database of sync.
+"""Accounts, tokens and roles in `access.db`, a private database of sync; and the form of tokens and passwords.
+
+Tokens are `odf_` and 36 bytes in Crockford's base32, which are id, secret, and a checksum: a mistyped token is refused,
+and a leaked one recognized, without a query. Passwords are hashed by Argon2id with the least costly parameters that
+OWASP recommends: 19 MiB, two passes.
 
 Rows about a dataset belong to one creation of it (`incarnation`), so a later dataset of the same id inherits nothing.
 They stay when it is deleted: what private datasets have left in others stays private.
 
-While it cannot be read every call fails: no request is then allowed.
+While the database cannot be read every call fails: no request is then allowed.
 """
 
+import base64
+import hashlib
+import secrets
 import sqlite3
+import threading
+import zlib
 from dataclasses import dataclass
+from functools import cache
+from hmac import compare_digest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from odf_common.errors import AlreadyExists, Damaged, NotFound
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Incarnation, id_of
 from odf_sync.access.rules import Account, Role, Scope, Visibility
 from odf_sync.private_database import Definition, PrivateDatabase
+
+PREFIX: Final = "odf_"
+ID_BYTES: Final = 8
+TOKEN_SECRET_BYTES: Final = 24
+_STANDARD: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_CROCKFORD: Final = "0123456789abcdefghjkmnpqrstvwxyz"
+_ENCODE: Final = str.maketrans(_STANDARD, _CROCKFORD)
+_DECODE: Final = str.maketrans(_CROCKFORD, _STANDARD)
+_TOKEN_CHARACTERS: Final = 58  # characters of 36 bytes, without padding
+_PADDING: Final = "======"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Token:
+    """A token; its text is shown once, and only its hash is stored."""
+
+    raw: bytes
+
+    @classmethod
+    def new(cls) -> Self:
+        """Return a new token from the system's randomness."""
+        return cls(secrets.token_bytes(ID_BYTES + TOKEN_SECRET_BYTES))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the token of a text; None if it is not one."""
+        body = text.removeprefix(PREFIX)
+        if len(body) != _TOKEN_CHARACTERS or body == text or not set(body) <= set(_CROCKFORD):
+            return None
+        raw = base64.b32decode(body.translate(_DECODE) + _PADDING)
+        token = cls(raw[: ID_BYTES + TOKEN_SECRET_BYTES])
+        return token if compare_digest(token.text(), text) else None
+
+    def text(self) -> str:
+        """Return the text: only for its owner."""
+        encoded = base64.b32encode(self.raw + zlib.crc32(self.raw).to_bytes(4)).decode()
+        return PREFIX + encoded.rstrip("=").translate(_ENCODE)
+
+    @property
+    def id(self) -> str:
+        """Return the id, by which it is listed and revoked."""
+        return self.raw[:ID_BYTES].hex()
+
+    @property
+    def hash(self) -> bytes:
+        """Return the stored form of a token; 24 random bytes need no salt and no slow hash."""
+        return hashlib.sha3_256(self.raw).digest()
+
+    def __repr__(self) -> str:
+        """Return the id, not the secret."""
+        return f"Token({self.id})"
+
+
+SHORTEST, LONGEST = 8, 1024  # characters
+PARALLEL_HASHES: Final = 2  # each takes 19 MiB and a core
+HASH_SLOTS: Final = threading.BoundedSemaphore(PARALLEL_HASHES)
+_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
+
+
+def hash_password(password: str) -> str:
+    """Return a salted hash with its parameters; raises `InvalidInput` for a password that is too short or too long."""
+    if not SHORTEST <= len(password) <= LONGEST:
+        raise InvalidInput(text=f"a password has {SHORTEST} to {LONGEST} characters")
+    with HASH_SLOTS:
+        return _HASHER.hash(password)
+
+
+def is_password(password: str, hashed: str | None) -> bool:
+    """Return whether a password has this hash. Without one the answer is False, after as much time as with one."""
+    if len(password) > LONGEST:
+        return False
+    with HASH_SLOTS:
+        try:
+            _HASHER.verify(hashed or _some_hash(), password)
+        except (VerificationError, InvalidHashError):
+            return False
+    return hashed is not None
+
+
+@cache
+def _some_hash() -> str:
+    return _HASHER.hash("the password of no account")
+
 
 FILE: Final = "access.db"
 TABLES: Final = """

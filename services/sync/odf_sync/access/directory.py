@@ -1,18 +1,19 @@
-"""The accounts of a node: whose a token is, who may log in, and which role an account has.
+"""The accounts of a node: whose a token is, who may log in, and which role an account has; and who may read a dataset.
 
 On a single-tenant node, every account owns every dataset. On a multi-tenant one, the account in a dataset's name owns
 it, and others have the roles granted to them.
 
 What comes from a private dataset of this node is private, too, until someone publishes it: that follows from the
-chains whenever it is asked, so no order of events leaves it out. A choice of visibility is also noted next to the
-data: if the database is lost, or was not in a backup, it stays.
+chains whenever it is asked, so no order of events leaves it out (ADR 0070). A choice of visibility is also noted next
+to the data: if the database is lost, or was not in a backup, it stays.
 """
 
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Final
 
@@ -36,11 +37,79 @@ from odf_common.ports.store import (
     incarnation,
     new_creation,
 )
-from odf_sync.access.access_store import AccessStore, StoredToken
-from odf_sync.access.lineage import Ancestor, Lineage
-from odf_sync.access.passwords import hash_password, is_password
+from odf_sync.access.access_store import AccessStore, StoredToken, Token, hash_password, is_password
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
-from odf_sync.access.tokens import Token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ancestor:
+    """A dataset as its readers see it: what it reads, and what it was published with."""
+
+    inputs: tuple[DatasetId, ...] = ()
+    is_private: bool = False
+    """By choice or by default, whatever it reads."""
+    is_known: bool = True
+    """False if its chain or its head is damaged or lost: it may read what is private."""
+    published: frozenset[DatasetId] = frozenset()
+
+
+class Lineage:
+    """The datasets of a node at one moment: each is looked at once."""
+
+    def __init__(self, look: Callable[[DatasetId], Ancestor]) -> None:
+        """Look at a dataset by `look`, whose errors all methods pass on."""
+        self._look = look
+        self._seen: dict[DatasetId, Ancestor] = {}
+        self._sources: dict[DatasetId, frozenset[DatasetId]] = {}
+
+    def sources(self, dataset: DatasetId) -> frozenset[DatasetId]:
+        """Return the private datasets that reach `dataset` on a way on which it was not published with them.
+
+        So do datasets of which it is unknown what they read, itself included.
+        """
+        if dataset not in self._sources:
+            self._solve(dataset)
+        return self._sources[dataset]
+
+    def to_publish(self, dataset: DatasetId) -> frozenset[DatasetId]:
+        """Return the private datasets that `dataset` comes from, published or not; damage cannot be published."""
+        self.sources(dataset)
+        reached = frozenset[DatasetId]().union(*map(self._origins, self._seen[dataset].inputs))
+        return frozenset(origin for origin in reached if self._seen[origin].is_private)
+
+    def _solve(self, dataset: DatasetId) -> None:
+        new = dict(self._visit_new(dataset))
+        self._seen.update(new)
+        self._sources.update(dict.fromkeys(new, frozenset()))
+        is_changed = True
+        while is_changed:  # some rounds, since readers mostly come before what they read; more for circles
+            is_changed = False
+            for current in reversed(new):
+                found = self._private_origins(current)
+                is_changed |= found != self._sources[current]
+                self._sources[current] = found
+
+    def _visit_new(self, dataset: DatasetId) -> Iterator[tuple[DatasetId, Ancestor]]:
+        seen, waiting = set(self._sources), [dataset]
+        while waiting:
+            if (current := waiting.pop()) not in seen:
+                seen.add(current)
+                ancestor = self._look(current)
+                yield current, ancestor
+                waiting.extend(ancestor.inputs)
+
+    def _private_origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
+        ancestor = self._seen[dataset]
+        reached = frozenset[DatasetId]().union(*map(self._origins, ancestor.inputs))
+        # What was published with a dataset was known then; while it is damaged, it is unknown what it reads now.
+        reached -= {origin for origin in ancestor.published & reached if self._seen[origin].is_known}
+        return reached if ancestor.is_known else reached | {dataset}
+
+    def _origins(self, dataset: DatasetId) -> frozenset[DatasetId]:
+        """Return the private origins that reach readers of `dataset`."""
+        sources = self._sources[dataset]
+        return sources | {dataset} if self._seen[dataset].is_private else sources
+
 
 log = structlog.stdlib.get_logger(__name__)
 

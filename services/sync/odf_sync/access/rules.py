@@ -1,4 +1,4 @@
-"""Permissions of roles, and the response to a caller without them (wire-facts §8.6). Pure."""
+"""Permissions of roles, the response to a caller without them (wire-facts §8.6), and entries of the audit. Pure."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
@@ -7,6 +7,8 @@ from typing import Final
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import Incarnation
+from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
+from odf_common.service.audit import bound_text
 
 
 class Action(StrEnum):
@@ -116,3 +118,40 @@ def decide_creation(caller: Caller, owner: Name | None) -> Verdict:
     limited = caller.limit_role(role, None)
     may = limited is not None and limited >= Role.EDITOR
     return Verdict.ALLOWED if may else Verdict.NOT_OWN_ACCOUNT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """The action of a request."""
+
+    caller: Caller
+    address: str
+    """The remote address of the connection."""
+    forwarded_for: str = ""
+    method: str
+    route: str = ""
+    """The path's pattern; empty if there is no such path."""
+    action: str = ""
+    """Empty for a route of no dataset."""
+    dataset: str = ""
+    """The dataset's name, as in the path."""
+    login: str = ""
+    """The account that a login named."""
+
+
+def decision(question: Question, *, is_allowed: bool, status: int = 0) -> AccessDecision:
+    """Return the entry for a decision."""
+    caller = question.caller
+    return AccessDecision(
+        account=bound_text(caller.name or question.login),
+        account_id="" if caller.account is None else str(caller.account.id),
+        token_id=caller.token_id,
+        address=bound_text(question.address),
+        forwarded_for=bound_text(question.forwarded_for),
+        method=bound_text(question.method),
+        route=question.route,
+        action=question.action,
+        dataset=bound_text(question.dataset),
+        is_allowed=is_allowed,
+        status=status,
+    )

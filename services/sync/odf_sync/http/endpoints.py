@@ -25,9 +25,8 @@ from odf_common.errors import NotFound, OdfError, Unavailable
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
-from odf_sync.access.audit import Question, decision
 from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address, is_proxy
-from odf_sync.access.rules import Action, Caller
+from odf_sync.access.rules import Action, Caller, Question, decision
 from odf_sync.http.authorization import IS_PROXIED, NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, in_flight
 

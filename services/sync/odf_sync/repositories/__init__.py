@@ -11,9 +11,8 @@ from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.service.connections import s3_access, trusted_networks
 from odf_common.service.settings import Settings
-from odf_sync.access.sent_tokens import TokenFor, no_token
-from odf_sync.repositories.folder_dataset import RemoteFolder
-from odf_sync.repositories.folder_target import FolderTarget
+from odf_sync.access.remote_login import TokenFor, no_token
+from odf_sync.repositories.folder import FolderTarget, RemoteFolder
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.remote_dataset import RemoteDataset, Target
 from odf_sync.repositories.smart_dataset import SmartDataset
@@ -47,7 +46,7 @@ def remote_dataset(
     if scheme in SMART:
         return SmartDataset(url, token_for(url), networks)
     if scheme in BUCKETS:
-        from odf_sync.repositories.s3_dataset import S3Dataset  # noqa: PLC0415 the SDK takes long to import
+        from odf_sync.repositories.s3 import S3Dataset  # noqa: PLC0415 the SDK takes long to import
 
         location = S3Location.parse(url)
         return S3Dataset(location, S3Access() if settings is None else s3_access(settings, location))
@@ -60,7 +59,7 @@ def target(url: str, settings: Settings) -> Target | None:
     if scheme == "file":
         return FolderTarget(url)
     if scheme in BUCKETS:
-        from odf_sync.repositories.s3_target import S3Target  # noqa: PLC0415 the SDK takes long to import
+        from odf_sync.repositories.s3 import S3Target  # noqa: PLC0415 the SDK takes long to import
 
         location = S3Location.parse(url)
         return S3Target(location, s3_access(settings, location))

@@ -15,7 +15,7 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
-from odf_sync.access.sent_tokens import (
+from odf_sync.access.remote_login import (
     AccessDenied,
     BucketForbidden,
     NothingVisible,
@@ -25,10 +25,15 @@ from odf_sync.access.sent_tokens import (
     denial,
     no_token,
 )
-from odf_sync.repositories import pack_format
-from odf_sync.repositories.minimum_rate import TooSlow
-from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, discard
-from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, Sink
+from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, TooSlow, discard
+from odf_sync.repositories.remote_dataset import (
+    BLOCK_LIMIT,
+    CHUNK_BYTES,
+    PACK_VERSION,
+    PACKS_HEADER,
+    Sink,
+    blocks_in,
+)
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, NodeSession, connect, received_blocks
 from odf_sync.smart.exchange import PULL
@@ -175,7 +180,7 @@ class HttpDataset:
 
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
-        self.sends_packs = headers.get(pack_format.HEADER) == pack_format.PACK_VERSION
+        self.sends_packs = headers.get(PACKS_HEADER) == PACK_VERSION
         self.gives_urls = headers.get(DIRECT_HEADER) == DIRECT
         said = headers.get(EVERYONE_HEADER)
         self.is_public = None if said is None else said == EVERYONE
@@ -231,7 +236,7 @@ class HttpDataset:
         except NotFound:
             return
         try:
-            yield from pack_format.blocks_in(self._chunks(answer, path), most=most)
+            yield from blocks_in(self._chunks(answer, path), most=most)
         finally:
             answer.close()  # the connection too, unless all was read
 

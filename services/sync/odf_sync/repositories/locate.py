@@ -17,7 +17,7 @@ from odf_common.identity.dataset_refs import (
     parse_ref_any,
 )
 from odf_common.identity.did import DatasetId
-from odf_sync.access.sent_tokens import AccessDenied, NothingVisible, TokenFor, no_token
+from odf_sync.access.remote_login import AccessDenied, NothingVisible, TokenFor, no_token
 from odf_sync.repositories.http_dataset import UnexpectedStatus, read_document
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes

@@ -14,7 +14,7 @@ from odf_common.adapters.repository_urls import BUCKETS, SMART, SMART_PREFIX, WE
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.sent_tokens import authorization
+from odf_sync.access.remote_login import authorization
 from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT

@@ -1,22 +1,31 @@
-"""The archive that blocks travel in: a gzipped GNU tar, one file per block, oldest first (wire-facts §8.3).
+"""Ranges of blocks, and their archive: a gzipped GNU tar, one file per block, oldest first (wire-facts §8.3).
 
 To a node that announces it, a block comes after its signature, the file `signatures/<block hash>` (ADR 0064).
-Archives from other nodes are hostile: what is unpacked is limited, and no name of a file reaches the file system.
+Archives from other nodes are hostile: what is unpacked is limited, and no name of a file reaches the file system. What
+is unpacked is kept in a file: an exchange may last for hours, and there may be many.
 """
 
 import gzip
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import groupby
+from tempfile import TemporaryFile
 from typing import BinaryIO, Final
 
+from odf_common.adapters.local.faults import translate_os_errors, translating_os_errors
+from odf_common.chain.compare_chains import Ahead, Equal, compare
+from odf_common.chain.walk import Link, ReadBlock, blocks_between
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.ports.store import ObjectKind
-from odf_sync.smart.messages import TransferPlan
+from odf_common.metadata.events import DataEvent, MetadataEvent
+from odf_common.ports.store import BlobStore, ObjectKind, scratch_folder
+from odf_sync.smart.messages import ObjectFile, ObjectType, TransferPlan
 
 COMPRESSION_LEVEL: Final = 6
 BLOCKS_BYTES_LIMIT: Final = 128 * 1024**2  # of all blocks of an archive, which one message has to hold
@@ -200,3 +209,179 @@ def _pieces(packed: gzip.GzipFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
 
 def _misplaced_signature(signature: str) -> InvalidInput:
     return InvalidInput(text=f"{signature[:80]!r} does not precede its block", where=WHERE)
+
+
+HEADER_BYTES: Final = 128  # of each block's header in an archive, with padding; compressed, it has 50 to 100
+HasBlock = Callable[[Multihash], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Range:
+    """The blocks after `after` up to `head`; after None: from the first one."""
+
+    after: Multihash | None
+    head: Multihash
+
+    def links(self, read: ReadBlock) -> Iterator[Link]:
+        """Yield the blocks, oldest first; raises `ChainBroken`."""
+        return blocks_between(read, self.head, self.after)
+
+
+def is_ancestor(read: ReadBlock, has: HasBlock, block: Multihash, head: Multihash) -> bool:
+    """Return whether a block is in the chain of `head`, even if it is `head`."""
+    # Without `has` a walk to an unknown block would fail as if the chain were damaged.
+    return has(block) and isinstance(compare(read, head, read, block), Ahead | Equal)
+
+
+def plan_of(read: ReadBlock, blocks: Range) -> TransferPlan:
+    """Return the totals of a range."""
+    count = _Count()
+    for _ in count.through(blocks.links(read)):
+        pass
+    return count.plan()
+
+
+def pack(blocks: Iterable[Link], out: BinaryIO, signature: ReadSignature = no_signature) -> TransferPlan:
+    """Write the archive of blocks, and return what they amount to; one is in memory at a time."""
+    count = _Count()
+    write_archive(count.through(blocks), out, signature)
+    return count.plan()
+
+
+def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
+    """Yield parts of at most `most` bytes, with headers, or of one block.
+
+    A part has to be read before the next one is asked for. Its archive has no more bytes than it has: blocks that do
+    not compress are as long there.
+    """
+    number = size = 0
+
+    def part_of(link: Link) -> int:
+        nonlocal number, size
+        counted = HEADER_BYTES + len(link[2])
+        size += counted
+        if size > most:
+            number, size = number + 1, counted
+        return number
+
+    return (part for _, part in groupby(blocks, part_of))
+
+
+def objects_of(event: MetadataEvent) -> Iterator[ObjectFile]:
+    """Yield the objects that an event names."""
+    if not isinstance(event, DataEvent):
+        return
+    for kind, obj in (
+        (ObjectType.DATA_SLICE, event.new_data),
+        (ObjectType.CHECKPOINT, event.new_checkpoint),
+    ):
+        if obj is not None:
+            yield ObjectFile(object_type=kind, physical_hash=obj.physical_hash, size=obj.size)
+
+
+@dataclass(slots=True)
+class _Count:
+    blocks: int = 0
+    objects: int = 0
+    records: int = 0
+    block_bytes: int = 0
+    object_bytes: int = 0
+
+    def through(self, links: Iterable[Link]) -> Iterator[tuple[Multihash, bytes]]:
+        for name, decoded, raw in links:
+            event = decoded.block.event
+            objects = tuple(objects_of(event))
+            self.blocks += 1
+            self.objects += len(objects)
+            self.block_bytes += len(raw)
+            self.object_bytes += sum(obj.size for obj in objects)
+            if isinstance(event, DataEvent) and event.new_data is not None:
+                interval = event.new_data.offset_interval
+                self.records += interval.records
+            yield name, raw
+
+    def plan(self) -> TransferPlan:
+        return TransferPlan(
+            num_blocks=self.blocks,
+            num_objects=self.objects,
+            num_records=self.records,
+            bytes_in_raw_blocks=self.block_bytes,
+            bytes_in_raw_objects=self.object_bytes,
+        )
+
+
+def spool_file(blobs: BlobStore) -> BinaryIO:
+    """Open an empty file without a name, which is removed when it is closed; raises `StorageUnavailable`."""
+    # The file outlives its folder and its name, so a killed process leaves nothing to clean up.
+    with translate_os_errors(), scratch_folder(blobs) as folder:
+        return TemporaryFile(dir=folder)
+
+
+class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBlocks"]):
+    """Blocks by hash, in the order in which they came; their bytes are in a file until they are asked for."""
+
+    @translating_os_errors
+    def __init__(self, file: BinaryIO, blocks: Iterable[ArchivedBlock]) -> None:
+        """Write blocks to a file, which is closed with this; raises `StorageUnavailable`.
+
+        Raises `InvalidInput` for a block that comes twice.
+        """
+        self._file = file
+        self._numbers: dict[bytes, int] = {}
+        """Index of each block by its hash in binary form: a push may have 500,000."""
+        self._starts = array("Q", [file.tell()])
+        """Offsets at which the blocks begin, and the end of the last one; a block's signature follows it."""
+        self._sizes = array("L")
+        try:
+            for name, pieces, signature in blocks:
+                if self._numbers.setdefault(name.raw, len(self._sizes)) != len(self._sizes):
+                    raise occurs_twice(name)
+                self._sizes.append(sum(map(file.write, pieces)))
+                self._starts.append(self._starts[-1] + self._sizes[-1] + file.write(signature))
+            file.flush()
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def largest(self) -> int:
+        """Return the bytes of the largest block."""
+        return max(self._sizes, default=0)
+
+    def size(self, name: Multihash) -> int:
+        """Return the bytes of a block; raises `KeyError`."""
+        return self._sizes[self._numbers[name.raw]]
+
+    @translating_os_errors
+    def __getitem__(self, name: Multihash) -> bytes:
+        """Return the bytes of a block; raises `KeyError`."""
+        number = self._numbers[name.raw]
+        self._file.seek(self._starts[number])
+        return self._file.read(self._sizes[number])
+
+    @translating_os_errors
+    def signature(self, name: Multihash) -> bytes | None:
+        """Return the signature of a block, None if it has none; raises `KeyError`."""
+        number = self._numbers[name.raw]
+        start = self._starts[number] + self._sizes[number]
+        self._file.seek(start)
+        return self._file.read(self._starts[number + 1] - start) or None
+
+    def __iter__(self) -> Iterator[Multihash]:
+        """Iterate over the hashes."""
+        return map(Multihash, self._numbers)
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return len(self._numbers)
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the bytes."""
+        self._file.close()
+
+
+def pieces_of(file: BinaryIO) -> Iterator[bytes]:
+    """Yield a file from its beginning, in pieces."""
+    file.seek(0)
+    while piece := file.read(PIECE_BYTES):
+        yield piece

@@ -1,24 +1,116 @@
 """The local side of a copy that comes in, by a pull or by a push from another node: stores it, then commits it.
 
-Only the coordinator moves a head: `commit` asks it to admit the chain.
+Only the coordinator moves a head: `commit` asks it to admit the chain. Private datasets stay private when they are
+copied, even where datasets are public by default. A pull or a push reports its steps while it runs; the last one states
+its outcome.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urljoin
 
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import body_of
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.errors import AlreadyExists, HeadMoved, Refused, Unavailable
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.branch_names import HEAD
 from odf_common.identity.did import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS
-from odf_common.ports.store import BlobStore, Catalog, ObjectKind
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2
 from odf_common.service.request_reply import Replies
-from odf_sync.transfer.privacy import Privacy
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Visibility
+from odf_sync.repositories import RemoteDataset
+from odf_sync.repositories.locate import is_multi_tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The progress of a copy: comparing, blocks, replacing, objects, committing, updated, restored, up-to-date."""
+
+    alias: str
+    state: str
+    done: int = 0
+    total: int = 0
+    head: Multihash | None = None
+    new_blocks: int = 0
+    new_records: int = 0
+    replaced: Multihash | None = None
+    """The head of a chain that is replaced by one that does not contain it: before that, and of the last step."""
+    missing_objects: int = 0
+    """Of a derivative: neither the repository nor this node has them, so they are to be rebuilt from the inputs.
+
+    Of a push: those that were not sent, since they were dropped here.
+    """
+    missing_inputs: tuple[str, ...] = ()
+    """Inputs that have to be pulled before that: ids, with the names that the query gives them."""
+    is_private: bool = False
+    """The dataset is private here from now on, since it may be so there, or comes from what is private here.
+
+    Push, in the first step: the dataset is private on this node, and all readers of the target can read it there.
+    """
+    target: str = ""
+    """Of a push: where it went, as the user named it."""
+
+
+BASES: Final = ("../../", "../")  # of a node, from the URL of a dataset with and without an account
+
+
+class NotPrivateThere(InvalidInput):
+    """A push would create a dataset that everyone can read, although it is to be private."""
+
+    MESSAGE = (
+        "{alias} is to be private, but everyone who reaches {url} could read it: that node keeps no "
+        "dataset of yours private"
+    )
+    ADVICE = (
+        "log in there with `odf login`; or, if everyone may read it there, repeat the push with "
+        "`--visibility public`"
+    )
+
+    alias: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """Knows which datasets are private here, and makes new copies private."""
+
+    directory: Directory
+
+    def is_private(self, entry: CatalogEntry) -> bool:
+        """Return whether a dataset of this node is private."""
+        return self.directory.visibility(entry.incarnation) is Visibility.PRIVATE
+
+    @property
+    def is_usual(self) -> bool:
+        """Return whether new datasets of this node are private."""
+        return self.directory.is_multi_tenant
+
+    def follow(self, there: RemoteDataset, entry: CatalogEntry) -> None:
+        """Make a copy private if its source may have become so, unless its visibility was chosen here."""
+        if there.is_private():
+            self.directory.make_private_by_default(entry.incarnation)
+
+    @contextmanager
+    def copying(self, there: RemoteDataset, dataset: DatasetId) -> Iterator[str | None]:
+        """Yield the creation of a new copy that is to be private: it may be so there, or was here; else None."""
+        if not there.is_private() and not self.directory.is_marked(dataset):
+            yield None
+            return
+        with self.directory.creating(dataset, Visibility.PRIVATE) as creation:
+            yield creation
+
+
+def require_accounts(alias: str, url: str, token: str | None) -> None:
+    """Raise `NotPrivateThere` unless the node of a dataset's URL has accounts, which keep their datasets private."""
+    if not any(is_multi_tenant(urljoin(url, base), lambda _: token) for base in BASES):
+        raise NotPrivateThere(alias=alias, url=url)
+
 
 STORED_TOGETHER: Final = 1024  # blocks or signatures in memory
 STORED_BYTES: Final = 4 * 1024**2  # of them, and one more block

@@ -1,14 +1,21 @@
-"""The next event of each webhook and the outcome of its delivery: read from the chain, stored before it is sent.
+"""The next event of each webhook and the outcome of its delivery: read from the chain, stored, signed, then sent.
+
+HTTP Message Signatures (RFC 9421) cover the method, the whole URL, the media type and the digest of the body (RFC
+9530). The signed message begins with `"@method"`, so it is never what a block's signature or a proof of ownership
+signs with the same key.
 
 Blocking; `sender` calls it in threads.
 """
 
+import base64
+import hashlib
+import hmac
 import json
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client import Counter
@@ -16,12 +23,87 @@ from prometheus_client import Counter
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.identity.keys import PrivateKey
+from odf_common.identity.signatures import SignerId
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog
-from odf_sync.http.head_watch import head_facts
-from odf_sync.webhooks.signatures import KeySigner, SecretSigner, Signer, signed_headers
-from odf_sync.webhooks.webhook import HookEvent, Outcome, Webhook
-from odf_sync.webhooks.webhook_store import WebhookStore
+from odf_sync.http.head_events import head_facts
+from odf_sync.webhooks.webhook_store import HookEvent, Outcome, Webhook, WebhookStore
+
+METHOD: Final = "POST"
+CONTENT_TYPE: Final = "application/json"
+LABEL: Final = "odf"  # of the signature in its headers
+TAG: Final = "odf-webhook"  # what the signature is for
+
+
+class Signer(Protocol):
+    """Signs messages."""
+
+    @property
+    def key_id(self) -> str:
+        """Return the name of the key."""
+
+    @property
+    def algorithm(self) -> str:
+        """Return its name in the registry of RFC 9421."""
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the signature."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySigner:
+    """Signs with the key of the node."""
+
+    key: PrivateKey
+    algorithm: str = "ed25519"
+
+    @property
+    def key_id(self) -> str:
+        """Return the key's id, `did:key:z6Mk…`."""
+        return str(SignerId.of_key(self.key))
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the Ed25519 signature."""
+        return self.key.sign(message)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretSigner:
+    """Signs with a secret that the receiver knows."""
+
+    key_id: str
+    secret: str = field(repr=False)
+    algorithm: str = "hmac-sha256"
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the HMAC; its key is the secret's text in ASCII."""
+        return hmac.digest(self.secret.encode("ascii"), message, "sha256")
+
+
+def signed_headers(url: str, body: bytes, signer: Signer, *, created: int) -> dict[str, str]:
+    """Return the headers with which `body` is posted; `created` in seconds since the epoch."""
+    covered = {
+        "@method": METHOD,
+        "@target-uri": url,
+        "content-type": CONTENT_TYPE,
+        "content-digest": f"sha-256={_bytes(hashlib.sha256(body).digest())}",
+    }
+    names = " ".join(f'"{name}"' for name in covered)
+    parameters = f'({names});created={created};keyid="{signer.key_id}";alg="{signer.algorithm}";tag="{TAG}"'
+    lines = [f'"{name}": {value}' for name, value in covered.items()]
+    message = "\n".join((*lines, f'"@signature-params": {parameters}'))
+    return {
+        "Content-Type": CONTENT_TYPE,
+        "Content-Digest": covered["content-digest"],
+        "Signature-Input": f"{LABEL}={parameters}",
+        "Signature": f"{LABEL}={_bytes(signer.sign(message.encode('ascii')))}",
+    }
+
+
+def _bytes(value: bytes) -> str:
+    """Return a byte sequence of RFC 8941."""
+    return f":{base64.b64encode(value).decode()}:"
+
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -26,10 +26,9 @@ from yarl import URL
 from odf_common.adapters.live_sockets import open_socket
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import OdfError, with_advice
-from odf_sync.http.head_watch import Bell, HeadWatch
-from odf_sync.webhooks.deliveries import Deliveries
-from odf_sync.webhooks.signatures import METHOD
-from odf_sync.webhooks.webhook import LONGEST_RETRY_MS, Outcome, Webhook
+from odf_sync.http.head_events import Bell, HeadWatch
+from odf_sync.webhooks.deliveries import METHOD, Deliveries
+from odf_sync.webhooks.webhook_store import LONGEST_RETRY_MS, Outcome, Webhook
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -14,7 +14,7 @@ from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_common.proto.odf.node.v1 import webhooks_pb2_grpc
 from odf_sync.webhooks.deliveries import Deliveries
 from odf_sync.webhooks.sender import WebhookSender
-from odf_sync.webhooks.webhook import HookEvent, Webhook
+from odf_sync.webhooks.webhook_store import HookEvent, Webhook
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Webhooks"].full_name
 ED25519, HMAC_SHA256 = "ed25519", "hmac-sha256"

@@ -1,0 +1,311 @@
+"""Objects that clients send: `PUT data/<hash>` and `PUT checkpoints/<hash>` (wire-facts §8.2), and archives of blocks.
+
+An object belongs to a dataset once a block refers to it; until then nothing leads to it but its hash. A new dataset has
+no name yet, but its objects are already accepted. An archive of blocks belongs to no dataset before it is read: it is
+accepted for a name only while a push to it may refer to it, so that nothing else fills the disk.
+
+What has arrived of an upload that was interrupted is kept: a client that knows it asks for its size, by an empty body
+with `Content-Range: bytes */SIZE`, and continues there, with `Content-Range: bytes FIRST-LAST/SIZE`.
+"""
+
+import asyncio
+import hashlib
+import re
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from aiohttp import hdrs, web
+
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.ports.store import BlobStore, ObjectKind
+from odf_sync.access.rate_limits import Pace, pace_of_body, shares_of_bodies
+from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
+from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
+from odf_sync.transfer.push_source import OFFSET
+
+Listener = Callable[[ObjectKind, Multihash], None]
+
+# An exchange that was interrupted takes uploads for this long: its client does not send them again.
+LINGERING_SECONDS: Final = 60.0
+
+
+@dataclass(eq=False, slots=True)
+class _Exchange:
+    archive_bytes: int
+    """Maximum bytes of its archive."""
+    archive: Multihash | None = None
+    """The one that has been sent."""
+    until: float = inf
+    """When it is over: after its end, uploads that were interrupted may still be continued."""
+
+
+class OpenPushes:
+    """The pushes that are in progress, by the name that they are for."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._datasets: dict[str, list[DatasetId]] = {}
+        self._ended: dict[str, tuple[DatasetId, float]] = {}
+        self._exchanges: dict[str, list[_Exchange]] = {}
+        self._received: Tally[str] = Tally()
+        self._listeners: dict[DatasetId, list[Listener]] = {}
+
+    def dataset(self, alias: str) -> DatasetId | None:
+        """Return the dataset that is being pushed to a name, or was a short time ago; None if there is none."""
+        reserved = self._datasets.get(alias.lower())
+        if reserved:
+            return reserved[-1]
+        dataset, until = self._ended.get(alias.lower(), (None, 0.0))
+        return dataset if self._clock() < until else None
+
+    def are_of_others(self, alias: str, dataset: DatasetId) -> bool:
+        """Return whether another dataset is being pushed to a name."""
+        return any(other != dataset for other in self._datasets.get(alias.lower(), ()))
+
+    def bytes_received(self, alias: str) -> int:
+        """Return the number of bytes of objects that have arrived for a name while it is pushed to."""
+        return self._received[alias.lower()]
+
+    def note_received(self, alias: str, count: int) -> None:
+        """Note that bytes of an object have arrived."""
+        if alias.lower() in self._datasets:
+            self._received[alias.lower()] += count
+
+    @contextmanager
+    def exchanging(self, alias: str, archive_bytes: int = ARCHIVE_BYTES_LIMIT) -> Iterator[None]:
+        """Accept one archive of blocks for a name, of at most `archive_bytes`."""
+        now = self._clock()
+        remaining = {
+            name: [exchange for exchange in exchanges if now < exchange.until]
+            for name, exchanges in self._exchanges.items()
+        }
+        self._exchanges = {name: exchanges for name, exchanges in remaining.items() if exchanges}
+        exchange = _Exchange(archive_bytes=min(archive_bytes, ARCHIVE_BYTES_LIMIT))
+        self._exchanges.setdefault(alias.lower(), []).append(exchange)
+        try:
+            yield
+        finally:
+            exchange.until = self._clock() + (0 if exchange.archive is None else LINGERING_SECONDS)
+
+    def takes_archive(self, alias: str, name: Multihash) -> bool:
+        """Return whether an archive is accepted for a name; an exchange takes no other one then."""
+        return self.archive_limit(alias, name) is not None
+
+    def archive_limit(self, alias: str, name: Multihash) -> int | None:
+        """Return the maximum bytes of an archive for a name, None if it is not accepted; an exchange takes one only."""
+        now = self._clock()
+        exchanges = [exchange for exchange in self._exchanges.get(alias.lower(), ()) if now < exchange.until]
+        for wanted in (name, None):
+            for exchange in exchanges:
+                if exchange.archive == wanted:
+                    exchange.archive = name
+                    return exchange.archive_bytes
+        return None
+
+    def archives(self, alias: str) -> tuple[Multihash, ...]:
+        """Return the archives that are accepted for a name, and may have been sent."""
+        exchanges = self._exchanges.get(alias.lower(), ())
+        return tuple(exchange.archive for exchange in exchanges if exchange.archive is not None)
+
+    def note_object(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> None:
+        """Note that an object of a dataset has been stored."""
+        for listener in tuple(self._listeners.get(dataset, ())):
+            listener(kind, name)
+
+    @contextmanager
+    def listening(self, dataset: DatasetId, listener: Listener) -> Iterator[None]:
+        """Call a function, in any thread, for each object of a dataset that is stored."""
+        listeners = self._listeners.setdefault(dataset, [])
+        listeners.append(listener)
+        try:
+            yield
+        finally:
+            listeners.remove(listener)
+            if not listeners:
+                del self._listeners[dataset]
+
+    @contextmanager
+    def pushing(self, alias: str, dataset: DatasetId) -> Iterator[None]:
+        """Accept objects of a dataset."""
+        alias = alias.lower()
+        datasets = self._datasets.setdefault(alias, [])
+        datasets.append(dataset)
+        try:
+            yield
+        finally:
+            datasets.remove(dataset)
+            if not datasets:
+                del self._datasets[alias]
+                del self._received[alias]
+            now = self._clock()
+            self._ended = {name: ended for name, ended in self._ended.items() if now < ended[1]}
+            self._ended[alias] = (dataset, now + LINGERING_SECONDS)
+
+
+CHUNK_BYTES: Final = 1024 * 1024
+MAX_OBJECT_BYTES: Final = 5 * 1024**3  # of one object, as in object stores
+IDENTITY: Final = "identity"
+RETRY_AFTER: Final = {"Retry-After": "1"}
+_RANGE: Final = re.compile(
+    r"bytes (?:(?P<first>\d{1,15})-(?P<last>\d{1,15})|\*)/(?P<size>\d{1,15})", re.ASCII
+)
+
+
+def upload_file(home: Path, alias: str, name: Multihash) -> Path:
+    """Return the folder of partly received objects: for each dataset apart, whose editors trust each other."""
+    return home / UPLOADED / f"{_of_alias(alias)}{name}"
+
+
+def _of_alias(alias: str) -> str:
+    return f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedUpload:
+    """The file of an upload until it is complete, and its receiver then."""
+
+    file: Path
+    name: Multihash
+    has: Callable[[], bool]
+    """Return whether an upload of this name was taken before."""
+    take: Callable[[Path], None]
+    most: int = MAX_OBJECT_BYTES
+    note: Callable[[int], object] = int
+    """Called with the number of bytes as they arrive."""
+
+    @classmethod
+    def of_object(
+        cls, target: "UploadTarget", dataset: DatasetId, kind: ObjectKind, name: Multihash
+    ) -> "ExpectedUpload":
+        """Return the upload of an object, which is stored in a dataset."""
+        blobs, pushes = target.blobs, target.pushes
+
+        def take(file: Path) -> None:
+            blobs.put_file(dataset, kind, name, file)
+            pushes.note_object(dataset, kind, name)
+
+        return cls(
+            file=upload_file(target.home, target.alias, name),
+            name=name,
+            has=partial(blobs.has, dataset, kind, name),
+            take=take,
+            note=partial(pushes.note_received, target.alias),
+        )
+
+    async def store_if_complete(self, file: PartialFile) -> bool:
+        """Store all bytes, or remove them; return whether they hash to the name."""
+        if file.hash() != self.name:
+            file.path.unlink()
+            return False
+        await asyncio.to_thread(self.take, file.path)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadTarget:
+    """The destination of objects that are sent to a name."""
+
+    blobs: BlobStore
+    home: Path
+    pushes: OpenPushes
+    alias: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The byte range of a body; `first` is None if it has none, and asks for the number that has arrived."""
+
+    first: int | None
+    size: int
+
+    @property
+    def is_continued(self) -> bool:
+        return self.first != 0
+
+
+class ObjectUploads:
+    """Receives objects: one is stored if its bytes hash to its name, and if so durably."""
+
+    def __init__(self) -> None:
+        self._received = shares_of_bodies()
+
+    async def receive(self, request: web.Request, upload: ExpectedUpload, caller: Hashable) -> web.Response:
+        """Take in the body of a request, or say how much of an earlier one has arrived."""
+        length = request.content_length
+        if length is None:
+            return _refusal(411, "Content-Length is required")
+        if request.headers.get(hdrs.CONTENT_ENCODING, IDENTITY).lower() != IDENTITY:
+            return _refusal(415, f"{hdrs.CONTENT_ENCODING} is not supported")
+        part = _part(request, length)
+        if part is None:
+            return _refusal(400, f"{hdrs.CONTENT_RANGE} does not match Content-Length")
+        if part.size > upload.most:
+            return _refusal(413, f"it may have {upload.most} bytes, not {part.size}")
+        with self._received.acquire(caller) as has_room:
+            if not has_room:
+                return _refusal(503, "too many objects are being received; try again", RETRY_AFTER)
+            if part.first is None and await asyncio.to_thread(upload.has):
+                return web.Response()
+            return await _receive(request, upload, part)
+
+
+async def _receive(request: web.Request, upload: ExpectedUpload, part: _Part) -> web.Response:
+    opened = own_partial_file if part.is_continued else partial_file
+    with ExitStack() as stack:
+        file = await asyncio.to_thread(stack.enter_context, opened(upload.file.parent, upload.file.name))
+        if file is None:
+            return _refusal(503, "it is being received from another client", RETRY_AFTER)
+        if part.first is None and file.tell() < part.size:
+            return web.Response(status=204, headers={OFFSET: str(file.tell())})
+        if part.first == 0:
+            file.clear()
+        elif part.first is not None and part.first != file.tell():
+            return _refusal(409, f"{file.tell()} bytes have arrived", {OFFSET: str(file.tell())})
+        pace = pace_of_body()
+        if not await _write(request, file, pace, upload.note):
+            return _refusal(408, pace.too_slow())
+        if not await upload.store_if_complete(file):
+            return _refusal(400, f"the body hashes to {file.hash()}, not to {upload.name}")
+    return web.Response()
+
+
+def _part(request: web.Request, length: int) -> _Part | None:
+    """Return the byte range of the body; None if the headers contradict each other."""
+    text = request.headers.get(hdrs.CONTENT_RANGE)
+    if text is None:
+        return _Part(0, length)
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return None
+    size = int(match["size"])
+    if match["first"] is None:
+        return None if length else _Part(None, size)
+    first, last = int(match["first"]), int(match["last"])
+    return _Part(first, size) if last + 1 == size == first + length else None
+
+
+async def _write(request: web.Request, file: PartialFile, pace: Pace, note: Callable[[int], object]) -> bool:
+    """Append the body to a file; return False if the client stopped sending, or is too slow."""
+    try:
+        while chunk := await pace.read(request.content.read(CHUNK_BYTES)):
+            note(len(chunk))
+            await asyncio.to_thread(file.write, chunk)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        request.content.set_exception(None)  # type: ignore[arg-type] # else it hides what has arrived
+        file.write(request.content.read_nowait())
+        raise
+    return True
+
+
+def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"message": text}, status=status, headers=headers)

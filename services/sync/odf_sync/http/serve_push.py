@@ -1,0 +1,390 @@
+"""The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Final, Self
+
+from aiohttp import web
+
+from odf_common.adapters.local.faults import size_of
+from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.node_datasets import NodeDatasets
+from odf_common.errors import InvalidInput
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import Seed
+from odf_common.ports.store import BlobStore, CatalogEntry
+from odf_common.service.request_reply import Replies
+from odf_sync.access.rules import Action
+from odf_sync.http.connections import bytes_received, limit_received
+from odf_sync.http.endpoints import counted_caller
+from odf_sync.http.object_uploads import OpenPushes, upload_file
+from odf_sync.http.serve_pull import url_of
+from odf_sync.smart.archive import (
+    PUSHED_BYTES_LIMIT,
+    PUSHED_COUNTED_BYTES,
+    SpooledBlocks,
+    read_signed_archive,
+    require_countable,
+    spool_file,
+)
+from odf_sync.smart.channel import (
+    PROMPT_SECONDS,
+    SMALL_BYTES,
+    Channel,
+    LargeMessages,
+    archive_bytes,
+    expect_in_pace,
+    message_bytes,
+)
+from odf_sync.smart.exchange import TransferRefused, fits_close_frame
+from odf_sync.smart.messages import (
+    BlocksAccepted,
+    BlocksBatch,
+    CompleteRequest,
+    DatasetVisibility,
+    HttpHeader,
+    Internal,
+    InvalidHead,
+    NewBlocks,
+    ObjectFile,
+    Phase,
+    ProgressRequest,
+    PushAccepted,
+    PushConfirmed,
+    PushRequest,
+    PushStrategy,
+    Refusal,
+    SeedBlockOverwriteRestricted,
+    TransferPlan,
+    Upload,
+    UploadsComplete,
+    UploadsReply,
+    UploadsRequest,
+)
+from odf_sync.transfer.accept_push import Acceptance, PushedChain
+from odf_sync.transfer.push_source import OFFSET
+
+PROGRESS_SECONDS: Final = 10.0
+LIST_BYTES: Final = 64 * 1024**2  # of a list of objects, some 250,000, and of answers until the next one
+NOT_BY_FORCE: Final = "a forced push needs the role of a maintainer or owner, and a token that may manage"
+# Of a name that is being pushed to, and of a dataset under another name that the caller may not know of.
+NOT_FREE: Final = "it cannot be created under this name now"
+# Questions about the progress, and answers to them, while no byte of an object arrives: 10 minutes.
+MAX_FRUITLESS_MESSAGES: Final = 120
+MAX_UNANSWERED_QUESTIONS: Final = 12  # in a row, while no byte of an object arrives: 2 minutes
+# Of the blocks of open pushes, on disk: of all, and of each caller half. An archive is there besides its blocks.
+MAX_HELD_BYTES: Final = 4 * 1024**3
+SMALL_HELD_BYTES: Final = 1024**2  # pushes up to this size are not counted
+HELD_BLOCK_BYTES: Final = (
+    4096  # of each block besides, at most: headers, its signature, and its place in memory
+)
+TOO_MUCH_HELD: Final = "open pushes hold too many bytes of blocks; try again later"
+# A chain with a longer one is admitted while no other such is: decoded, it may take ten times its size.
+LARGE_BLOCK_BYTES: Final = 256 * 1024
+MAX_SEED_BYTES: Final = 64 * 1024  # of a block that is decoded before the chain is admitted
+OBJECTS_OF_BLOCK: Final = 2  # a slice and a checkpoint
+MORE_OBJECTS: Final = 1000  # that a client may list too many
+
+
+def held_blocks() -> LargeMessages:
+    """Return the room for the blocks of open pushes."""
+    refusal = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MUCH_HELD)
+    return LargeMessages(MAX_HELD_BYTES, small=SMALL_HELD_BYTES, refusal=refusal)
+
+
+def held_bytes(plan: TransferPlan) -> int:
+    """Return the bytes that a plan's blocks may take until the push ends."""
+    return 2 * plan.bytes_in_raw_blocks + HELD_BLOCK_BYTES * plan.num_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushTarget:
+    """The target of a push: the name in its URL, the dataset that has it, and the head at the start."""
+
+    datasets: NodeDatasets
+    home: Path
+    public_url: str | None
+    replies: Replies
+    alias: str
+    entry: CatalogEntry | None
+    head: Multihash | None
+    pushes: OpenPushes
+    large: LargeMessages
+    held: LargeMessages
+    decoding: AbstractContextManager[object]
+    """Held by one push at a time while its large blocks are decoded."""
+    creating: Callable[[DatasetId, DatasetVisibility], AbstractContextManager[str]]
+    """Yields the creation of a new dataset, which has the visibility if it succeeds."""
+    may_replace: Callable[[], Awaitable[bool]]
+    """Return whether the caller may replace the dataset's history."""
+    may_find: Callable[[CatalogEntry], bool]
+    """Return whether the caller may know of a dataset."""
+    require_allowed: Callable[[Action], None]
+    """Raise `TransferRefused` unless the caller may still do this to the dataset."""
+
+    def dataset_of(self, blocks: SpooledBlocks, *, is_forced: bool) -> DatasetId | None:
+        """Return the dataset that the blocks are for; None if it is new and they do not begin with its Seed.
+
+        Raises `TransferRefused` if a forced chain has another id or kind.
+        """
+        # Only this block is decoded here, unless it is too long for a Seed; `Acceptance` admits all of them.
+        first = next(iter(blocks))
+        event = decode_block(blocks[first]).block.event if blocks.size(first) <= MAX_SEED_BYTES else None
+        if self.entry is None:
+            return event.dataset_id if isinstance(event, Seed) else None
+        dataset = self.entry.dataset_id
+        if is_forced and isinstance(event, Seed):
+            here = self.datasets.states.current(dataset)
+            if here is None or (event.dataset_id, event.dataset_kind) != (dataset, here.kind):
+                raise TransferRefused(fault=SeedBlockOverwriteRestricted())
+        return dataset
+
+    def require_target(self, dataset: DatasetId | None) -> DatasetId:
+        """Return the dataset; raises `TransferRefused` if it cannot have the name."""
+        if dataset is None:
+            raise _refusal(Phase.PUSH_UPLOADS, "the first block is not a Seed")
+        if self.entry is not None:
+            return dataset
+        entry = self.datasets.catalog.by_id(dataset)
+        if entry is not None and self.may_find(entry):
+            raise _has_another_name(entry.alias)
+        if entry is not None or self.pushes.are_of_others(self.alias, dataset):
+            raise _refusal(Phase.PUSH_TARGET, NOT_FREE)
+        return dataset
+
+    def complete(self, acceptance: Acceptance, dataset: DatasetId, push: PushRequest) -> None:
+        """Move the head; a new dataset is never visible to others than it should be.
+
+        Objects may have been sent and checked for hours: a token that was revoked since moves no head.
+        """
+        acceptance.await_checks()
+        self.require_allowed(Action.CREATE)
+        if push.force_update_if_diverged and self.entry is not None:
+            self.require_allowed(Action.MANAGE)
+        if self.entry is not None:
+            acceptance.complete(self.replies)
+            return
+        with self.creating(dataset, push.visibility_for_created_dataset) as creation:
+            acceptance.complete(self.replies, creation=creation)
+
+    def uploads(
+        self, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
+    ) -> UploadsReply:
+        """Return the upload URLs of the objects that this node lacks."""
+        return UploadsReply(
+            object_transfer_strategies=tuple(self._upload(request, dataset, file) for file in files)
+        )
+
+    def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
+        if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
+            return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
+        upload_to, path = url_of(self.public_url, request, file), self.stored_path(file.physical_hash)
+        arrived = size_of(path) or 0
+        if arrived:  # other clients send this header with the whole object
+            upload_to = replace(
+                upload_to, headers=(*upload_to.headers, HttpHeader(name=OFFSET, value=str(arrived)))
+            )
+        return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
+
+    def stored_path(self, name: Multihash) -> Path:
+        """Return the path of an uploaded object."""
+        return upload_file(self.home, self.alias, name)
+
+    def archive_bytes(self) -> int:
+        """Return the number of bytes that have arrived of the archives to which exchanges of this name may refer."""
+        return sum(size_of(self.stored_path(name)) or 0 for name in self.pushes.archives(self.alias))
+
+
+async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
+    """Receive blocks and objects, check them all, and have the head moved."""
+    push = await channel.expect(PushRequest, PROMPT_SECONDS)
+    # Before anything is sent. The head may still move during the transfer, so it is compared again at the end.
+    if push.current_head != target.head:
+        fault = InvalidHead(actual_head=push.current_head, expected_head=target.head)
+        await channel.send(Refusal(fault=fault))
+        return
+    is_forced = push.force_update_if_diverged
+    if is_forced and target.entry is not None and not await target.may_replace():
+        await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
+        return
+    plan = push.transfer_plan
+    async with _refusing(channel):
+        require_countable(plan, limit=PUSHED_BYTES_LIMIT, counted=PUSHED_COUNTED_BYTES)
+    async with target.held.receiving(held_bytes(plan), counted_caller(request)):
+        with (
+            target.pushes.exchanging(target.alias, archive_bytes(plan)),
+            await _received_blocks(channel, target, request, plan) as received,
+        ):
+            await _receive(channel, target, request, push, received)
+    await channel.send(PushConfirmed())
+
+
+@asynccontextmanager
+async def _refusing(channel: Channel) -> AsyncIterator[None]:
+    """Refuse the push if the block raises `InvalidInput`: a close frame has room for 50 characters of the reason."""
+    try:
+        yield
+    except InvalidInput as error:
+        await channel.send(Refusal(fault=Internal(phase=channel.end.phase, error_message=str(error))))
+        raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ReceivedPush:
+    """The blocks of a push, and the uploaded archive that they were in."""
+
+    blocks: SpooledBlocks
+    archive: Path | None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.blocks.__exit__(*error)
+
+
+async def _received_blocks(
+    channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan
+) -> _ReceivedPush:
+    """Return the blocks, once there is room for their message."""
+    size = message_bytes(plan)
+    async with target.large.receiving(size, counted_caller(request)):
+        limit_received(request, size + SMALL_BYTES)
+        await channel.send(PushAccepted())
+
+        def arrived() -> int:
+            return bytes_received(request) + target.archive_bytes()
+
+        message = await expect_in_pace(channel, NewBlocks, arrived, size)
+        batch = message.new_blocks
+        archive = None if batch.archive is None else target.stored_path(batch.archive)
+        async with _refusing(channel):
+            blocks = await asyncio.to_thread(_unpack, target.datasets.blobs, batch, plan, archive)
+    return _ReceivedPush(blocks=blocks, archive=archive)
+
+
+async def _receive(
+    channel: Channel, target: PushTarget, request: web.Request, push: PushRequest, received: _ReceivedPush
+) -> None:
+    """Receive objects for the blocks, check them all, and have the head moved."""
+    blocks, is_forced = received.blocks, push.force_update_if_diverged
+    arrived = partial(bytes_received, request)
+    if not blocks:
+        await channel.send(BlocksAccepted())
+        await expect_in_pace(channel, CompleteRequest, arrived)
+        return
+    seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
+    limit_received(request, LIST_BYTES)
+    await channel.send(BlocksAccepted())
+    uploads = await expect_in_pace(channel, UploadsRequest, arrived)
+    dataset = await asyncio.to_thread(target.require_target, seeded)
+    chain = PushedChain(
+        alias=target.alias,
+        head=target.head,
+        blocks=blocks,
+        signature=blocks.signature,
+        is_forced=is_forced,
+        decoding=target.decoding if blocks.largest > LARGE_BLOCK_BYTES else nullcontext(),
+    )
+    with (
+        target.pushes.pushing(target.alias, dataset),
+        Acceptance(target.datasets, chain) as acceptance,
+        target.pushes.listening(dataset, acceptance.note_object),
+    ):
+        most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
+        await _receive_objects(channel, target, request, dataset, uploads, most=most)
+        await expect_in_pace(channel, CompleteRequest, arrived)
+        await asyncio.to_thread(target.complete, acceptance, dataset, push)
+    # Not earlier: a push that is interrupted refers to it again, instead of sending it once more.
+    if received.archive is not None:
+        received.archive.unlink(missing_ok=True)
+
+
+def _unpack(
+    blobs: BlobStore, batch: BlocksBatch, plan: TransferPlan, archive: Path | None = None
+) -> SpooledBlocks:
+    """Return the blocks of an archive, in a file; raises `InvalidInput` unless they are as planned."""
+    if batch.num_blocks != plan.num_blocks:
+        text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
+        raise InvalidInput(text=text, where="new_blocks")
+    if archive is not None and not archive.is_file():
+        raise InvalidInput(text=f"archive {batch.archive} was not sent", where="new_blocks")
+    with BytesIO(batch.payload) if archive is None else archive.open("rb") as packed:
+        signed = read_signed_archive(packed, count=plan.num_blocks, limit=plan.bytes_in_raw_blocks)
+        try:
+            return SpooledBlocks(spool_file(blobs), signed)
+        except InvalidInput:
+            if archive is not None:
+                archive.unlink(missing_ok=True)  # no push can use it
+            raise
+
+
+async def _receive_objects(
+    channel: Channel,
+    target: PushTarget,
+    request: web.Request,
+    dataset: DatasetId,
+    uploads: UploadsRequest,
+    *,
+    most: int,
+) -> None:
+    """Say where the objects of each list go, up to `most` in total, and wait until they have been sent."""
+    count = 0
+    while True:
+        count += len(uploads.object_files)
+        if count > most:
+            raise _refusal(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
+        limit_received(request, LIST_BYTES)
+        await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
+        await _await_uploads(channel, lambda: target.pushes.bytes_received(target.alias))
+        if not uploads.is_truncated:
+            return
+        uploads = await expect_in_pace(channel, UploadsRequest, partial(bytes_received, request))
+
+
+async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
+    """Return when all objects were sent; ask for the progress meanwhile, while bytes of objects are `received`."""
+    before, fruitless, unanswered = received(), 0, 0
+    while fruitless < MAX_FRUITLESS_MESSAGES:
+        try:
+            message = await channel.receive(PROGRESS_SECONDS)
+        except TimeoutError as error:
+            if unanswered == MAX_UNANSWERED_QUESTIONS:
+                text = f"no answer to {unanswered} questions about the progress, and no byte of an object"
+                raise TimeoutError(text) from error
+            await channel.send(ProgressRequest())
+            unanswered += 1
+        else:
+            if isinstance(message, UploadsComplete):
+                return
+            unanswered = 0
+        now = received()
+        if now != before:
+            before, fruitless, unanswered = now, 0, 0
+        else:
+            fruitless += 1
+    raise TimeoutError(
+        f"no byte of an object arrived for {MAX_FRUITLESS_MESSAGES} questions and answers about the progress"
+    )
+
+
+def _has_another_name(alias: str) -> TransferRefused:
+    """Return the refusal of a dataset that exists under a name; it has the name if a close frame has room for it."""
+    texts = (
+        f"it has this dataset as {alias}",
+        f"it has this as {alias}",
+        "it has this dataset under another name",
+    )
+    refusals = [_refusal(Phase.PUSH_TARGET, text) for text in texts]
+    fitting = (refusal for refusal in refusals if fits_close_frame(Refusal(fault=refusal.fault)))
+    return next(fitting, refusals[-1])
+
+
+def _refusal(phase: Phase, text: str) -> TransferRefused:
+    return TransferRefused(fault=Internal(phase=phase, error_message=text))

@@ -1,0 +1,398 @@
+"""Copies a dataset from a repository: compare, download, check, and have the coordinator move the head.
+
+Objects are written before blocks, and blocks before the head (spec: Dataset Sharing), so an interrupted copy leaves
+only objects and what `downloads` keeps, which the next attempt finds and reuses. Signatures come last, since they are
+few bytes, and are written before the blocks.
+"""
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlparse
+
+import structlog
+
+from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.chain.compare_chains import Comparison
+from odf_common.chain.state import ChainState
+from odf_common.chain.walk import ReadBlock, raw_blocks
+from odf_common.dataset.node_datasets import NodeDatasets
+from odf_common.dataset.object_markers import (
+    complete_until,
+    drop_noted,
+    dropped_blocks,
+    forget_drop,
+    note_complete,
+    note_drop,
+)
+from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
+from odf_common.errors import (
+    AlreadyExists,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+)
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.branch_names import HEAD, split_ref
+from odf_common.identity.dataset_refs import parse_alias
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import DatasetKind
+from odf_common.ports.store import BlobStore, ObjectKind, block_reader, scratch_folder
+from odf_common.service.request_reply import Replies
+from odf_common.service.settings import Settings
+from odf_sync.repositories import RemoteDataset, SmartDataset, TokenFor, no_token, remote_dataset
+from odf_sync.repositories.locate import Location, locate
+from odf_sync.transfer.local_copy import LocalCopy, Privacy, Step, check_identity, commit, store
+from odf_sync.transfer.objects import (
+    PARALLEL_DOWNLOADS,
+    CopiedObjects,
+    RemoteObject,
+    by_object,
+    declared_objects,
+    lost_objects,
+    missing_inputs,
+)
+from odf_sync.transfer.partial_files import DOWNLOADED, kept_blocks
+from odf_sync.transfer.remote_chain import (
+    ChainsDiverged,
+    LocalAhead,
+    MissingBlocks,
+    RemoteBlock,
+    admit_all,
+    compare_with,
+    fetched_signatures,
+    missing_blocks,
+)
+
+log = structlog.stdlib.get_logger(__name__)
+
+
+def pull(  # noqa: PLR0913 - the options by name
+    datasets: NodeDatasets,
+    settings: Settings,
+    source: str,
+    alias: str,
+    token_for: TokenFor = no_token,
+    *,
+    replies: Replies,
+    rechecks: bool = False,
+    is_forced: bool = False,
+    trusts_records: bool = False,
+    privacy: Privacy | None = None,
+) -> Iterator[Step]:
+    """Bring the local copy of `source` up to date; the last step is `updated`, `restored` or `up-to-date`.
+
+    Data of a derivative that `source` does not have is marked as dropped, and counted in the last step.
+
+    `source` is a URL or a dataset of a named repository; a dataset that is new gets it as its pull alias, and with
+    `privacy` is private if it is there.
+
+    If nothing is new, or the local chain is ahead, locally lost objects are fetched again; then the last step is
+    `restored`. They are looked for once for each head, after data was dropped, and if `rechecks`. Signatures that the
+    copy lacks are fetched only then.
+
+    A chain that has diverged, or is ahead, is replaced if `is_forced`; its own blocks stay in the store.
+
+    Slices are checked by size and physical hash, and unless `trusts_records` by their records: logical hash, offsets,
+    operations and schema.
+
+    `alias` may be `NAME@REF`: then that reference is moved to the chain of `source`, even if it has diverged from the
+    head's. On errors nothing has moved: those of `missing_blocks`, `ObjectDiffers`, `SignatureRefused`, `AlreadyExists`
+    if the name or the dataset is taken under another id or name, and `Unavailable`.
+    """
+    location = locate(LocalRepositories(settings.home), source, token_for)
+    copy = _destination(datasets, location, alias)
+    copy = replace(copy, is_forced=is_forced, trusts_records=trusts_records, privacy=privacy)
+    run = _Pull(
+        datasets=datasets,
+        replies=replies,
+        folder=settings.home / DOWNLOADED,
+        there=remote_dataset(location.url, token_for, settings=settings),
+        copy=copy,
+        source=source,
+        was_private=_is_private(datasets, copy),
+    )
+    yield from run.steps(location.url, rechecks=rechecks)
+
+
+def _destination(datasets: NodeDatasets, location: Location, alias: str) -> LocalCopy:
+    """Return the copy to make or update; raises `AlreadyExists` if another dataset has its name."""
+    # A URL is untrusted: an `@` in it does not select a local reference.
+    name, ref = split_ref(alias) if alias else (_default_name(datasets, location), HEAD)
+    copy = _local_copy(datasets, str(parse_alias(name)), ref, location.dataset)
+    if copy.here is not None and copy.expected not in (None, copy.here.dataset_id):
+        raise AlreadyExists(what=f"another dataset named {copy.name}")
+    return copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pull:
+    datasets: NodeDatasets
+    replies: Replies
+    folder: Path
+    """The folder of downloads in progress."""
+    there: RemoteDataset
+    copy: LocalCopy
+    source: str
+    """As the user named it."""
+    was_private: bool
+    """Whether the copy was private before, or would have been if it had been created."""
+
+    def steps(self, url: str, *, rechecks: bool) -> Iterator[Step]:
+        """Compare with the source at `url`, then restore, refuse or update the copy."""
+        name, here = self.copy.name, self.copy.here
+        yield Step(alias=name, state="comparing")
+        head = self.there.head()
+        with _exchange(self.there, self.copy), kept_blocks(self.folder, url) as spool:
+            yield Step(alias=name, state="blocks")
+            missing = self.compare_heads(head, spool)
+            if self.has_become_private():
+                yield Step(alias=name, state="blocks", is_private=True)
+            current = None if here is None else self.datasets.refs.head(here.dataset_id, self.copy.ref)
+            if here is not None and current == head:
+                yield from self.restore(here, head, rechecks=rechecks)
+            elif here is not None and missing.ahead and not self.copy.may_diverge:
+                yield from self.restore_or_refuse(here, head, missing.ahead, rechecks=rechecks)
+            else:
+                yield from self.update(missing)
+
+    def follow(self) -> None:
+        """Make a copy that exists private if its source may be."""
+        entry = self.datasets.catalog.by_alias(self.copy.name)
+        if self.copy.privacy is not None and entry is not None:
+            self.copy.privacy.follow(self.there, entry)
+
+    def compare_heads(self, head: Multihash, spool: BinaryIO) -> MissingBlocks:
+        """Return the blocks that are missing on this node.
+
+        Follow the source as soon as it is known to have this dataset.
+        """
+        try:
+            missing = _missing(self.datasets, self.there, head, self.copy, spool)
+        except ChainsDiverged as error:
+            if error.common_block is not None:
+                self.follow()
+            raise
+        if missing.common is not None:
+            self.follow()
+        return missing
+
+    def has_become_private(self) -> bool:
+        """Return whether this pull has made the copy private."""
+        return _is_private(self.datasets, self.copy) and not self.was_private
+
+    def restore(self, here: ChainState, head: Multihash, *, rechecks: bool) -> Iterator[Step]:
+        """Fetch objects that were lost locally, in order, the newest last."""
+        blobs, dataset = self.datasets.blobs, here.dataset_id
+        was_whole = not rechecks and complete_until(blobs, dataset) == head
+        lost = () if was_whole else tuple(lost_objects(blobs, dataset, head))
+        absent = yield from self._fetch(here, lost, at_once=1)
+        if absent:
+            note_drop(blobs, dataset, here.head)
+        else:
+            if head == here.head:  # otherwise what follows may still be missing
+                forget_drop(blobs, dataset)
+            note_complete(blobs, dataset, head)
+        if rechecks:
+            names = [name for name, _, _ in raw_blocks(block_reader(blobs, dataset), head)]
+            store(blobs, dataset, ObjectKind.SIGNATURE, fetched_signatures(self.there, names, None))
+        yield Step(
+            alias=self.copy.name,
+            state="restored" if len(by_object(lost)) > absent else "up-to-date",
+            head=self.datasets.refs.head(dataset, self.copy.ref),
+            missing_objects=absent,
+            missing_inputs=missing_inputs(self.datasets.catalog, here) if absent else (),
+            is_private=self.has_become_private(),
+        )
+
+    def restore_or_refuse(
+        self, here: ChainState, head: Multihash, ahead: int, *, rechecks: bool
+    ) -> Iterator[Step]:
+        """Fetch objects that were lost locally from a source that is behind; raises `LocalAhead` if it gives none."""
+        for step in self.restore(here, head, rechecks=rechecks):
+            if step.state == "up-to-date":
+                raise LocalAhead(repository=self.there.url, blocks=ahead)
+            yield step
+
+    def update(self, missing: MissingBlocks) -> Iterator[Step]:
+        """Fetch the blocks that are missing here, with what they declare, and move the reference."""
+        copy, blocks = self.copy, missing.blocks
+        name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
+        past = _past(self.datasets, copy.here, missing.common)
+        state = admit_all(past, blocks)
+        log.debug(
+            "copying blocks",
+            dataset=name,
+            dataset_id=str(state.dataset_id),
+            ref=copy.ref,
+            blocks=len(blocks),
+        )
+        if copy.expected not in (None, state.dataset_id):
+            raise InvalidInput(
+                text=f"expected {copy.expected}, but found {state.dataset_id}", where=self.there.url
+            )
+        check_identity(catalog, state.dataset_id, name)
+        self.follow()
+        if replaced := _replaced_head(copy, past):
+            yield Step(alias=name, state="replacing", replaced=replaced)
+        absent = yield from self._fetch(state, _needed_objects(blobs, past, blocks))
+        yield Step(alias=name, state="committing")
+        signatures = fetched_signatures(self.there, blocks.names[::-1], missing.common)
+        store(blobs, state.dataset_id, ObjectKind.SIGNATURE, signatures)
+        store(blobs, state.dataset_id, ObjectKind.BLOCK, blocks.raw())
+        with drop_noted(blobs, state.dataset_id, state.head) if absent else nullcontext():
+            self._commit(state)
+        if copy.ref == HEAD and not absent:
+            _note_fetched(blobs, past, state)
+        yield Step(
+            alias=name,
+            state="updated",
+            head=state.head,
+            new_blocks=len(blocks),
+            new_records=state.next_offset - (0 if past is None else past.next_offset),
+            replaced=replaced,
+            missing_objects=absent,
+            missing_inputs=missing_inputs(catalog, state) if absent else (),
+            is_private=self.has_become_private(),
+        )
+
+    def _commit(self, state: ChainState) -> None:
+        """Ask the coordinator to move the head, or to create the dataset."""
+        dataset, copy, datasets = state.dataset_id, self.copy, self.datasets
+        check_identity(datasets.catalog, dataset, copy.name)  # the objects may have taken hours
+        if datasets.catalog.by_id(dataset) is not None:
+            self.follow()
+            commit(datasets, self.replies, state, copy)
+            return
+        # Before it has a name: a process that is killed later leaves a dataset that knows where it came from. What an
+        # earlier attempt noted, from elsewhere perhaps, is replaced.
+        change_aliases(datasets.blobs, dataset, lambda _: RemoteAliases(pull=(self.source,)))
+        with copy.privacy.copying(self.there, dataset) if copy.privacy else nullcontext() as creation:
+            commit(datasets, self.replies, state, replace(copy, creation=creation or ""))
+
+    def _fetch(
+        self, state: ChainState, declared: Iterable[RemoteObject], *, at_once: int = PARALLEL_DOWNLOADS
+    ) -> Generator[Step, None, int]:
+        """Fetch objects of a chain; return how many are to be rebuilt, since the repository does not have them."""
+        copy = self.copy
+        # Other references are not rebuilt.
+        is_rebuilt = state.kind is DatasetKind.Derivative and copy.ref == HEAD
+        objects = CopiedObjects(
+            self.datasets.blobs,
+            self.folder,
+            state.dataset_id,
+            declared,
+            may_lack=is_rebuilt,
+            trusts_records=copy.trusts_records,
+        )
+        for done in objects.fetch(self.there, at_once=at_once):
+            yield Step(alias=copy.name, state="objects", done=done, total=len(objects))
+        return objects.missing
+
+
+def _is_private(datasets: NodeDatasets, copy: LocalCopy) -> bool:
+    """Return whether a copy is private, or would be if it were created."""
+    entry = datasets.catalog.by_alias(copy.name)
+    if copy.privacy is None:
+        return False
+    with suppress(Unavailable):  # a chain that decides it, perhaps of another dataset: the pull goes on
+        return copy.privacy.is_usual if entry is None else copy.privacy.is_private(entry)
+    return False
+
+
+def _exchange(there: RemoteDataset, copy: LocalCopy) -> AbstractContextManager[None]:
+    """Open the Smart exchange, which starts from the local head; other repositories need none."""
+    if not isinstance(there, SmartDataset):
+        return nullcontext()
+    return there.exchange(None if copy.here is None else copy.here.head, is_forced=copy.may_diverge)
+
+
+def _needed_objects(
+    blobs: BlobStore, past: ChainState | None, blocks: Iterable[RemoteBlock]
+) -> Iterator[RemoteObject]:
+    """Yield what blocks after `past` declare, after what the chain up to there lacks, if its data was dropped."""
+    if past is not None and dropped_blocks(blobs, past.dataset_id) is not None:
+        yield from lost_objects(blobs, past.dataset_id, past.head)
+    yield from declared_objects(past, blocks)
+
+
+def _note_fetched(blobs: BlobStore, past: ChainState | None, state: ChainState) -> None:
+    """Note that all objects exist up to the head, if they did up to `past`; what was dropped is fetched, too."""
+    dataset = state.dataset_id
+    if dropped_blocks(blobs, dataset) is not None:
+        forget_drop(blobs, dataset)
+    if past is None or complete_until(blobs, dataset) == past.head:
+        note_complete(blobs, dataset, state.head)
+
+
+def _replaced_head(copy: LocalCopy, past: ChainState | None) -> Multihash | None:
+    former = None if copy.here is None or copy.ref != HEAD else copy.here.head
+    return None if past is not None and past.head == former else former
+
+
+def compare(
+    datasets: NodeDatasets, settings: Settings, ref: str, source: str, token_for: TokenFor = no_token
+) -> tuple[Comparison, Multihash | None]:
+    """Return the relation of a local dataset or reference to that of `source`, and the last common block."""
+    copy = _local_copy(datasets, *split_ref(ref))
+    if copy.here is None:
+        raise NotFound(what=f"dataset {copy.name}")
+    here = datasets.refs.head(copy.here.dataset_id, copy.ref)
+    if here is None:
+        raise NotFound(what=f"reference {copy.ref} of {copy.name}")
+    with scratch_folder(datasets.blobs) as scratch, (scratch / "blocks").open("w+b") as spool:
+        location = locate(LocalRepositories(settings.home), source, token_for)
+        there = remote_dataset(location.url, token_for, settings=settings)
+        return compare_with(there, _reader(datasets, copy.here), here, spool)
+
+
+def _local_copy(datasets: NodeDatasets, name: str, ref: str, expected: DatasetId | None = None) -> LocalCopy:
+    here = _local_state(datasets, name)
+    if here is None and ref != HEAD:
+        raise NotFound(what=f"dataset {name}, for reference {ref},")
+    return LocalCopy(name=name, ref=ref, here=here, expected=expected)
+
+
+def _default_name(datasets: NodeDatasets, location: Location) -> str:
+    """Return the local name of a dataset, if its id is known, else the last segment of the URL."""
+    entry = None if location.dataset is None else datasets.catalog.by_id(location.dataset)
+    return _last_segment(location.url) if entry is None else entry.alias
+
+
+def _last_segment(url: str) -> str:
+    name = unquote(urlparse(url).path.rstrip("/").rpartition("/")[2])
+    try:
+        return str(parse_alias(name))
+    except InvalidInput as error:
+        text = f"{url} does not end in a valid dataset name; choose one with --as"
+        raise InvalidInput(text=text) from error
+
+
+def _missing(
+    datasets: NodeDatasets, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
+) -> MissingBlocks:
+    here = copy.here
+    local_head = None if here is None else here.head
+    return missing_blocks(
+        there, head, _reader(datasets, here), local_head, may_diverge=copy.may_diverge, spool=spool
+    )
+
+
+def _reader(datasets: NodeDatasets, here: ChainState | None) -> ReadBlock:
+    def read(name: Multihash) -> bytes:
+        assert here is not None, "without a local chain no block is read"
+        return datasets.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
+
+    return read
+
+
+def _past(datasets: NodeDatasets, here: ChainState | None, common: Multihash | None) -> ChainState | None:
+    """Return the state at the last block that both have."""
+    return None if here is None or common is None else datasets.states.state_at(here.dataset_id, common)
+
+
+def _local_state(datasets: NodeDatasets, alias: str) -> ChainState | None:
+    entry = datasets.catalog.by_alias(alias)
+    return None if entry is None else datasets.states.current(entry.dataset_id)
