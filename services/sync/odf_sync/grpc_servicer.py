@@ -24,7 +24,7 @@ from odf_common.service.settings import Settings
 from odf_sync.access.access_servicer import NAME as ACCESS
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.remote_login import RemoteLogins
-from odf_sync.search import Query, Search, SearchHit
+from odf_sync.search import Search, SearchHit
 from odf_sync.smart.messages import DatasetVisibility
 from odf_sync.transfer import aliases
 from odf_sync.transfer.local_copy import Privacy, Step
@@ -152,8 +152,7 @@ class Servicer(sync_pb2_grpc.SyncServicer):
 
     def Search(self, request: pb.SearchRequest, context: grpc.ServicerContext) -> pb.SearchReply:
         """Find datasets of this node and of named repositories."""
-        query = Query(text=request.text, repositories=tuple(request.repositories))
-        datasets, searched = self._search.find(query)
+        datasets, searched = self._search.find(request.text, request.repositories)
         return pb.SearchReply(
             datasets=[_found_dataset(dataset) for dataset in datasets[:MAX_FOUND_DATASETS]],
             left_out=max(0, len(datasets) - MAX_FOUND_DATASETS),

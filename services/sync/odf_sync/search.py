@@ -26,7 +26,7 @@ from odf_common.data.schema_evolution import schema_of_event
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name, parse_alias
-from odf_common.metadata.events import DatasetKind, SetDataSchema, SetInfo
+from odf_common.metadata.events import DatasetKind, SetDataSchema
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings
@@ -91,23 +91,13 @@ def summary_of(alias: str, state: ChainState) -> DatasetSummary:
         id=str(state.dataset_id),
         kind=KINDS[state.kind],
         head=str(state.head),
-        description=description_of(state.info),
-        keywords=keywords_of(state.info),
-        columns=column_names(state.schema),
+        description=_text(state.info and state.info.description, DESCRIPTION_LENGTH),
+        keywords=_words(list((state.info and state.info.keywords) or ()), KEYWORDS),
+        columns=_column_names(state.schema),
     )
 
 
-def description_of(info: SetInfo | None) -> str:
-    """Return the description as the owner set it, cut to the limit."""
-    return _text(None if info is None else info.description, DESCRIPTION_LENGTH)
-
-
-def keywords_of(info: SetInfo | None) -> tuple[str, ...]:
-    """Return the keywords as the owner set them, cut to the limits."""
-    return _words(list((info and info.keywords) or ()), KEYWORDS)
-
-
-def column_names(schema: SetDataSchema | None) -> tuple[str, ...]:
+def _column_names(schema: SetDataSchema | None) -> tuple[str, ...]:
     """Return the names of the columns, none if the schema cannot be read."""
     if schema is None:
         return ()
@@ -295,15 +285,6 @@ FIELDS: Final = ("name", "keywords", "columns", "description")  # the best place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Words, and the repositories to search."""
-
-    text: str
-    repositories: tuple[str, ...] = ()
-    """Empty: all, and this node."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchHit:
     """A dataset with all the words."""
 
@@ -338,27 +319,32 @@ class Search:
     seconds: float = SEARCH_SECONDS
     """The time that repositories have to answer, all at once."""
 
-    def find(self, query: Query) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
-        """Return the hits, best first, and the repositories that were searched; raises `UnknownRepository`."""
+    def find(
+        self, text: str, searched: Sequence[str] = ()
+    ) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
+        """Return the hits, best first, and the repositories that were searched; raises `UnknownRepository`.
+
+        Without names of repositories, all are searched, and this node.
+        """
         repositories = LocalRepositories(self.settings.home)
-        names = [Name(repository) for repository in query.repositories] or repositories.names()
-        for name in names if query.repositories else ():
+        names = [Name(repository) for repository in searched] or repositories.names()
+        for name in names if searched else ():
             repositories.find(name)
 
         answers = [self._list(repositories, name) for name in names]
-        words = query.text.lower().split()
+        words = text.lower().split()
         hits: list[SearchHit] = []
-        if not query.repositories:
+        if not searched:
             hits += matching("", self.own.summaries(self.own.datasets.catalog.entries()), words)
         answered, _ = wait(answers, self.seconds)
         late = f"no answer in {self.seconds:g} s"
-        searched = tuple(
+        found = tuple(
             answer.result() if answer in answered else SearchedRepository(name=str(name), problem=late)
             for name, answer in zip(names, answers, strict=True)
         )
-        for repository in searched:
+        for repository in found:
             hits += matching(repository.name, repository.datasets, words)
-        return tuple(sorted(hits, key=_rank)), searched
+        return tuple(sorted(hits, key=_rank)), found
 
     def _list(self, repositories: LocalRepositories, name: Name) -> Future[SearchedRepository]:
         """Return the datasets of a repository, once it has been read."""

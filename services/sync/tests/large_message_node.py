@@ -19,7 +19,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http import serve_pull, serve_push
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.connections import Connections
+from odf_sync.http.connections import listen
 from odf_sync.http.endpoints import application
 from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.server import HTTP_THREADS
@@ -62,8 +62,7 @@ async def serve(home: Path, most: int) -> None:
     runner = web.AppRunner(application(authorizer, (*smart.endpoints(), *simple.endpoints())))
     await runner.setup()
     assert runner.server is not None
-    limits = Connections(header_seconds=10)
-    listener = await limits.listen(runner.server, "127.0.0.1", 0, None)
+    listener = await listen(runner.server, "127.0.0.1", 0, None, header_seconds=10)
     sys.stdout.write(f"{listener.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.read)

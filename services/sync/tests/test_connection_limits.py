@@ -317,17 +317,18 @@ def test_open_connections_are_counted(tmp_path: Path) -> None:
     def count() -> float:
         return float(OPEN._value.get())
 
+    before = count()
     with Server(tmp_path).running() as server:
         deadline = time.monotonic() + 10
-        while count() and time.monotonic() < deadline:  # the probes of the start
+        while count() > before and time.monotonic() < deadline:  # the probes of the start
             time.sleep(0.01)
         with ExitStack() as clients:
             for expected in (1, 2, 3):
                 assert status_of(clients.enter_context(server.connect(REQUEST))) == 200
-                assert count() == expected
-        while count() and time.monotonic() < deadline:
+                assert count() - before == expected
+        while count() > before and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert count() == 0
+        assert count() == before
 
 
 def test_requests_are_counted_by_one_thread_at_a_time() -> None:

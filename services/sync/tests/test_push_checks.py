@@ -216,14 +216,14 @@ def test_an_interrupted_push_may_resume_its_archive_for_a_while() -> None:
     now = 0.0
     pushes = OpenPushes(lambda: now)
     with pushes.exchanging("cities"):
-        assert pushes.takes_archive("cities", a_hash("a"))
+        assert pushes.archive_limit("cities", a_hash("a"))
     with pushes.exchanging("cities"):
         pass
-    assert [pushes.takes_archive("cities", a_hash(one)) for one in "ab"] == [True, False]
+    assert [pushes.archive_limit("cities", a_hash(one)) is not None for one in "ab"] == [True, False]
     now += LINGERING_SECONDS
-    assert not pushes.takes_archive("cities", a_hash("a"))
+    assert pushes.archive_limit("cities", a_hash("a")) is None
     with pushes.exchanging("Cities"):
-        assert pushes.takes_archive("cities", a_hash("b"))
+        assert pushes.archive_limit("cities", a_hash("b"))
 
 
 def test_a_client_gets_the_stored_objects_and_the_received_bytes_of_others(node: SyncNode) -> None:
@@ -254,7 +254,7 @@ def test_the_bytes_of_archives_are_those_that_have_arrived_for_a_name(node: Sync
     with target.pushes.exchanging("cities"), target.pushes.exchanging("cities"):
         assert target.archive_bytes() == 0
         for name in ("a", "c"):  # of the second nothing has arrived
-            assert target.pushes.takes_archive("cities", a_hash(name))
+            assert target.pushes.archive_limit("cities", a_hash(name))
         assert target.archive_bytes() == 3
 
 

@@ -36,7 +36,6 @@ from odf_sync.http.read_routes import ListRoutes
 from odf_sync.search import (
     DatasetSummary,
     OwnDatasets,
-    Query,
     Search,
     SearchedRepository,
     SearchHit,
@@ -99,7 +98,7 @@ def found(here: Search, text: str, **options: object) -> list[tuple[str, tuple[s
 def results(
     here: Search, text: str, **options: object
 ) -> tuple[tuple[SearchHit, ...], tuple[SearchedRepository, ...]]:
-    return here.find(Query(text=text, **options))  # type: ignore[arg-type]
+    return here.find(text, **options)  # type: ignore[arg-type]
 
 
 def test_names_keywords_columns_and_descriptions_are_searched_best_first(
@@ -115,7 +114,7 @@ def test_names_keywords_columns_and_descriptions_are_searched_best_first(
         ]
         assert found(here, "weather stations") == [("shop/alice/cities", ("description",))]
         assert found(here, "temperature") == [("shop/readings", ("columns",))]
-        assert found(here, "hourly airports", repositories=("shop",)) == [
+        assert found(here, "hourly airports", searched=("shop",)) == [
             ("shop/airports", ("name", "keywords", "description"))
         ]
         assert found(here, "nothing of that") == []
@@ -168,7 +167,7 @@ def test_foreign_strings_cannot_control_a_terminal(here: Search, server: PageSer
     }
     server.pages["/datasets"] = Page(body=json.dumps({"datasets": [listed]}).encode())
     known(here, "odd", server.url)
-    (one,) = results(here, "x", repositories=("odd",))[0]
+    (one,) = results(here, "x", searched=("odd",))[0]
     assert one.dataset.description.startswith("a [2Jb ccc")
     assert len(one.dataset.description) == 1000
     assert set(one.dataset.keywords) == {"k "}
@@ -180,7 +179,7 @@ def test_a_server_without_a_list_is_reported(here: Search, server: PageServer) -
     (searched,) = results(here, "weather")[1]
     assert searched.problem == f"a list of datasets at {server.url}/datasets does not exist"
     with pytest.raises(UnknownRepository):
-        results(here, "weather", repositories=("nowhere",))
+        results(here, "weather", searched=("nowhere",))
 
 
 def test_the_pages_of_a_list_have_a_limit_in_all(
@@ -193,12 +192,12 @@ def test_the_pages_of_a_list_have_a_limit_in_all(
     server.pages["/datasets?after=b"] = Page(body=b'{"datasets": [{"name": "c"}]}')
     known(here, "long", server.url)
     monkeypatch.setattr(search, "LIST_LIMIT", len(first) + len(second))
-    (searched,) = results(here, "a", repositories=("long",))[1]
+    (searched,) = results(here, "a", searched=("long",))[1]
     assert "bytes" in searched.problem
     monkeypatch.setattr(search, "LIST_LIMIT", len(first) + len(second) + 100)
-    assert [one.name for one in results(here, "a", repositories=("long",))[0]] == ["long/a"]
+    assert [one.name for one in results(here, "a", searched=("long",))[0]] == ["long/a"]
     monkeypatch.setattr(search, "DATASETS_LIMIT", 2)
-    assert [one.name for one in results(here, "c", repositories=("long",))[0]] == []
+    assert [one.name for one in results(here, "c", searched=("long",))[0]] == []
 
 
 def test_names_in_folders_are_searched(here: Search, tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_names_in_folders_are_searched(here: Search, tmp_path: Path) -> None:
     (shared / "broken" / "refs").mkdir()
     (shared / "broken" / "refs" / "head").write_text("damaged")
     known(here, "disk", shared.as_uri())
-    assert found(here, "i", repositories=("disk",)) == [
+    assert found(here, "i", searched=("disk",)) == [
         ("disk/airports", ("name",)),
         ("disk/alice/cities", ("name",)),
     ]
@@ -227,7 +226,7 @@ def test_the_number_of_datasets_of_a_folder_is_limited(
         write_folder(tmp_path / "shared" / name, WEATHER)
     known(here, "disk", (tmp_path / "shared").as_uri())
     monkeypatch.setattr(search, "DATASETS_LIMIT", 2)
-    assert [name for name, _ in found(here, "", repositories=("disk",))] == ["disk/a", "disk/b"]
+    assert [name for name, _ in found(here, "", searched=("disk",))] == ["disk/a", "disk/b"]
 
 
 def test_a_repository_that_cannot_be_read_is_named_and_the_others_are_searched(

@@ -61,7 +61,7 @@ def served(
 def seed_of(folder: Path) -> DatasetId:
     there = RemoteFolder(folder.as_uri())
     blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
-    event = blocks[0].decoded.block.event
+    event = next(iter(blocks)).decoded.block.event
     assert isinstance(event, Seed)
     return event.dataset_id
 
@@ -191,7 +191,7 @@ def test_whole_chain_is_read_from_any_repository(served: str, kind: str, name: s
         blocks = missing_blocks(there, there.head(), nothing_here, None).blocks
         state = admit_all(None, blocks)
         assert state.head == there.head()
-        assert [block.decoded.block.sequence_number for block in blocks] == list(range(len(blocks)))
+        assert [block.decoded.block.sequence_number for block in blocks] == list(range(len(blocks.names)))
         out = BytesIO()
         assert state.last_offset is not None
         data = min((VECTORS / name / "data").iterdir())
@@ -201,7 +201,7 @@ def test_whole_chain_is_read_from_any_repository(served: str, kind: str, name: s
 
 def test_only_new_blocks_are_fetched() -> None:
     there = Counting(RemoteFolder((VECTORS / CITIES).as_uri()))
-    whole = missing_blocks(there, there.head(), nothing_here, None).blocks
+    whole = tuple(missing_blocks(there, there.head(), nothing_here, None).blocks)
     here = whole[-3].hash
     there.asked.clear()
     new = missing_blocks(there, there.head(), FolderStoreReader(VECTORS / CITIES), here).blocks
@@ -211,12 +211,12 @@ def test_only_new_blocks_are_fetched() -> None:
 
 def test_nothing_is_missing_when_the_local_chain_is_ahead() -> None:
     there = RemoteFolder((VECTORS / CITIES).as_uri())
-    whole = missing_blocks(there, there.head(), nothing_here, None).blocks
+    whole = tuple(missing_blocks(there, there.head(), nothing_here, None).blocks)
     read = FolderStoreReader(VECTORS / CITIES)
     missing = missing_blocks(there, whole[-2].hash, read, whole[-1].hash)
-    assert (missing.common, len(missing.blocks), missing.ahead) == (whole[-2].hash, 0, 1)
+    assert (missing.common, len(missing.blocks.names), missing.ahead) == (whole[-2].hash, 0, 1)
     equal = missing_blocks(there, whole[-1].hash, read, whole[-1].hash)
-    assert (len(equal.blocks), equal.ahead) == (0, 0)
+    assert (len(equal.blocks.names), equal.ahead) == (0, 0)
 
 
 def test_another_chain_is_refused_as_diverged() -> None:

@@ -21,8 +21,6 @@ BACKLOG_CONNECTIONS: Final = 128  # connections that the system holds until they
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS
 STALLED_SECONDS: Final = 60.0  # in which a client takes no byte of what is sent to it
 GRACE_TURNS: Final = 10  # if the loop was busy, headers and the end of their time may be seen together
-CLOSING_SECONDS: Final = 1.0  # in which a client reads why its connection ends
-MAX_LINGERING_CONNECTIONS: Final = 100  # more of them are closed at once
 
 OPEN: Final = Gauge("odf_http_connections", "Open connections of the HTTP server.")
 CLOSED: Final = Counter(
@@ -39,58 +37,33 @@ SLOW, LARGE = "slow", "large"
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class Connections:
-    """The connections of a server; used in its event loop only."""
+async def listen(
+    make: Callable[[], asyncio.Protocol],
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    header_seconds: float,
+) -> asyncio.Server:
+    """Accept connections, and serve each with a protocol; the headers of each request have a time to arrive.
 
-    def __init__(self, header_seconds: float) -> None:
-        """Give the headers of each request this time."""
-        self.header_seconds = header_seconds
-        self._open = 0
-        self._lingering = 0
-
-    async def listen(
-        self, make: Callable[[], asyncio.Protocol], host: str, port: int, tls: ssl.SSLContext | None
-    ) -> asyncio.Server:
-        """Accept connections, and serve each with a protocol; raises `OSError`."""
-        return await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(self, make),
-            host,
-            port,
-            ssl=tls,
-            backlog=BACKLOG_CONNECTIONS,
-            ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
-        )
-
-    def count(self, more: int) -> None:
-        """Count a connection that was opened, 1, or lost, -1."""
-        self._open += more
-        OPEN.set(self._open)
-
-    def end(self, transport: asyncio.Transport, answer: bytes) -> None:
-        """Send an answer, and close after its client had time to read it."""
-        if transport.is_closing():
-            return
-        transport.write(answer)
-        if self._lingering >= MAX_LINGERING_CONNECTIONS:
-            transport.close()
-            return
-        self._lingering += 1
-        # Closing with unread bytes resets a connection, and its client may then never see the answer.
-        if transport.can_write_eof():
-            transport.write_eof()
-        asyncio.get_running_loop().call_later(CLOSING_SECONDS, self._close_lingering, transport)
-
-    def _close_lingering(self, transport: asyncio.Transport) -> None:
-        self._lingering -= 1
-        transport.abort()
+    Raises `OSError`.
+    """
+    return await asyncio.get_running_loop().create_server(
+        lambda: ClientConnection(header_seconds, make),
+        host,
+        port,
+        ssl=tls,
+        backlog=BACKLOG_CONNECTIONS,
+        ssl_handshake_timeout=None if tls is None else HANDSHAKE_SECONDS,
+    )
 
 
 class ClientConnection(asyncio.Protocol):
     """One connection, between the transport and the protocol of the HTTP server."""
 
-    def __init__(self, limits: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, header_seconds: float, make: Callable[[], asyncio.Protocol]) -> None:
         """Wait for the transport."""
-        self._limits = limits
+        self._header_seconds = header_seconds
         self._make = make
         self._transport: asyncio.Transport | None = None
         self._inner: asyncio.Protocol | None = None
@@ -106,7 +79,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve."""
-        self._limits.count(1)
+        OPEN.inc()
         self._transport = cast("asyncio.Transport", transport)
         # While the kernel sends a file, no callback says that the client reads nothing: the kernel itself gives up.
         # It does so too on a client that has gone.
@@ -148,7 +121,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on that the client has gone."""
-        self._limits.count(-1)
+        OPEN.dec()
         self._stop_timer()
         if self._inner is not None:
             self._inner.connection_lost(exc)
@@ -185,7 +158,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _start_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._limits.header_seconds, self._expire, GRACE_TURNS)
+        self._timer = loop.call_later(self._header_seconds, self._expire, GRACE_TURNS)
 
     def _expire(self, turns: int) -> None:
         """End the connection after some turns of the event loop, in which a request that has arrived begins."""
@@ -204,47 +177,21 @@ class ClientConnection(asyncio.Protocol):
         self._stop_timer()
         self._is_ended = True
         assert self._transport is not None
-        self._limits.end(self._transport, answer)
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+            self._transport.close()
 
 
-def limit_received(request: BaseRequest, most: int | None) -> None:
-    """Close the connection of a request when more than this many bytes have come from now on; None: never."""
-    connection = _connection(request)
-    if connection is not None:
-        connection.limit(most)
-
-
-def hold_received(request: BaseRequest, most: int) -> None:
-    """Read no more from a request's connection when more than this many bytes have come, until the next limit."""
-    connection = _connection(request)
-    if connection is not None:
-        connection.hold(most)
-
-
-def is_held(request: BaseRequest) -> bool:
-    """Return whether more bytes than `hold_received` takes have come on the connection of a request."""
-    connection = _connection(request)
-    return connection is not None and connection.is_held
-
-
-def bytes_received(request: BaseRequest) -> int:
-    """Return the number of bytes received on the connection of a request."""
-    connection = _connection(request)
-    return 0 if connection is None else connection.received
-
-
-def _connection(request: BaseRequest) -> ClientConnection | None:
+def connection_of(request: BaseRequest) -> ClientConnection:
+    """Return the connection of a request; one that has gone, or is not of this server, takes limits without effect."""
     protocol = None if request.transport is None else request.transport.get_protocol()
-    return protocol if isinstance(protocol, ClientConnection) else None
+    return protocol if isinstance(protocol, ClientConnection) else ClientConnection(0, asyncio.Protocol)
 
 
 @contextmanager
 def in_flight(request: BaseRequest) -> Iterator[None]:
     """Count a request; the time for headers does not run meanwhile."""
-    connection = _connection(request)
-    if connection is None:
-        yield
-        return
+    connection = connection_of(request)
     connection.begin()
     try:
         yield

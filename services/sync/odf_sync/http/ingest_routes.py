@@ -10,7 +10,6 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from typing import Final, ParamSpec, Protocol, TypeVar
@@ -26,7 +25,6 @@ from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, neares
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
-from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import pace_of_body, shares_of_bodies
 from odf_sync.access.rules import Action
 from odf_sync.http.endpoints import (
@@ -171,16 +169,6 @@ PERMISSION_ENDED: Final = (
 )
 
 
-def ingest_routes(settings: Settings, ingest: IngestClient) -> "IngestRoutes":
-    """Return the routes of a node."""
-    return IngestRoutes(
-        ingest=ingest,
-        staging=Staging(settings.home),
-        max_bytes=settings.http_ingest_max_bytes,
-        public_url=settings.public_url,
-    )
-
-
 class Wait(Enum):
     """Values of the parameter `wait`."""
 
@@ -240,13 +228,7 @@ class IngestRoutes:
         decoder = body_decoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
-        with self._count_upload(request), self._staging.holding() as staged:
-            await _send_continue(request)
-            await self._receive(request, staged, decoder)
-            push.staged = staged.name
-            if not await is_still_allowed(request):
-                raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
-            receipt = await self._run(self._ingest.accept, push)
+        receipt = await self._accept(request, push, decoder)
         if wait is not Wait.NO:
             receipt = await self._await_settled(request, receipt)
             # Without a key, a repeat would be another push.
@@ -269,6 +251,22 @@ class IngestRoutes:
         return web.json_response(
             _plain(receipt, entry, url), status=200 if is_committed else 202, headers={"Location": url}
         )
+
+    async def _accept(
+        self, request: web.Request, push: pb.PushRequest, decoder: BodyDecoder
+    ) -> pb.PushReceipt:
+        """Receive the body, and return the receipt; raises `PushRefused`."""
+        with self._received.acquire(counted_caller(request)) as has_room:
+            if not has_room:
+                text = "too many pushes are being received; nothing was accepted"
+                raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
+            with self._staging.holding() as staged:
+                await _send_continue(request)
+                await self._receive(request, staged, decoder)
+                push.staged = staged.name
+                if not await is_still_allowed(request):
+                    raise PushRefused(status=403, error="PushForbidden", text=PERMISSION_ENDED)
+                return await self._run(self._ingest.accept, push)
 
     async def _show(self, request: web.Request) -> web.Response:
         entry = dataset_of(request)
@@ -336,15 +334,6 @@ class IngestRoutes:
                 text=f"the body has more than {most} bytes; nothing was accepted",
                 hint="push it in parts, with `odf ingest`, or raise ODF_HTTP_INGEST_MAX_BYTES",
             )
-
-    @contextmanager
-    def _count_upload(self, request: web.Request) -> Iterator[None]:
-        """Count an upload while it is received; raises `PushRefused` if there are too many."""
-        with self._received.acquire(counted_caller(request)) as has_room:
-            if not has_room:
-                text = "too many pushes are being received; nothing was accepted"
-                raise PushRefused(status=503, error="Busy", text=text, hint="repeat the push later")
-            yield
 
     async def _run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         call = partial(function, *args, **kwargs)

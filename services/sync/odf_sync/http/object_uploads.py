@@ -16,7 +16,6 @@ from collections import Counter as Tally
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -25,7 +24,7 @@ from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
-from odf_common.ports.store import BlobStore, ObjectKind
+from odf_common.ports.store import ObjectKind
 from odf_sync.access.rate_limits import Pace, pace_of_body, shares_of_bodies
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT
 from odf_sync.transfer.partial_files import UPLOADED, PartialFile, own_partial_file, partial_file
@@ -95,10 +94,6 @@ class OpenPushes:
         finally:
             exchange.until = self._clock() + (0 if exchange.archive is None else LINGERING_SECONDS)
 
-    def takes_archive(self, alias: str, name: Multihash) -> bool:
-        """Return whether an archive is accepted for a name; an exchange takes no other one then."""
-        return self.archive_limit(alias, name) is not None
-
     def archive_limit(self, alias: str, name: Multihash) -> int | None:
         """Return the maximum bytes of an archive for a name, None if it is not accepted; an exchange takes one only."""
         now = self._clock()
@@ -161,11 +156,7 @@ _RANGE: Final = re.compile(
 
 def upload_file(home: Path, alias: str, name: Multihash) -> Path:
     """Return the folder of partly received objects: for each dataset apart, whose editors trust each other."""
-    return home / UPLOADED / f"{_of_alias(alias)}{name}"
-
-
-def _of_alias(alias: str) -> str:
-    return f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-"
+    return home / UPLOADED / f"{hashlib.sha3_256(alias.lower().encode()).hexdigest()[:32]}-{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,25 +172,6 @@ class ExpectedUpload:
     note: Callable[[int], object] = int
     """Called with the number of bytes as they arrive."""
 
-    @classmethod
-    def of_object(
-        cls, target: "UploadTarget", dataset: DatasetId, kind: ObjectKind, name: Multihash
-    ) -> "ExpectedUpload":
-        """Return the upload of an object, which is stored in a dataset."""
-        blobs, pushes = target.blobs, target.pushes
-
-        def take(file: Path) -> None:
-            blobs.put_file(dataset, kind, name, file)
-            pushes.note_object(dataset, kind, name)
-
-        return cls(
-            file=upload_file(target.home, target.alias, name),
-            name=name,
-            has=partial(blobs.has, dataset, kind, name),
-            take=take,
-            note=partial(pushes.note_received, target.alias),
-        )
-
     async def store_if_complete(self, file: PartialFile) -> bool:
         """Store all bytes, or remove them; return whether they hash to the name."""
         if file.hash() != self.name:
@@ -207,16 +179,6 @@ class ExpectedUpload:
             return False
         await asyncio.to_thread(self.take, file.path)
         return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadTarget:
-    """The destination of objects that are sent to a name."""
-
-    blobs: BlobStore
-    home: Path
-    pushes: OpenPushes
-    alias: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ may have many more objects than the chain, and answers are written in parts.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Final
@@ -16,7 +16,7 @@ from odf_common.adapters.local.faults import translate_os_errors
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
-from odf_sync.http.connections import bytes_received, hold_received, is_held, limit_received
+from odf_sync.http.connections import connection_of
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.smart.archive import Range, is_ancestor, pack, plan_of, spool_file
 from odf_sync.smart.channel import (
@@ -61,7 +61,6 @@ OBJECT_BYTES: Final = 512  # of an object in a list, at most; all implementation
 LOOK_SECONDS: Final = 1.0  # between two looks at how much of a list has come
 TIMES_LISTED: Final = 3  # each object of the chain: a URL may have expired
 MORE_OBJECTS: Final = 1000  # that a client may list
-ANSWERED_AT_A_TIME: Final = 500  # objects
 ANSWER_BYTES: Final = (
     1024  # of an object in the answer to a list, of which 64 KiB have to be read in a second
 )
@@ -143,9 +142,11 @@ async def _answer_next(channel: Channel, source: PullSource, request: web.Reques
     try:
         async with lists.next() as files, asyncio.timeout(seconds_for(ANSWER_BYTES * len(files))):
             # A client that reads slowly would keep the room that others wait for.
-            await channel.send_downloads(_downloads(source, request, files))
+            await channel.send_downloads(
+                Download(object_file=file, download_from=_location(source, request, file)) for file in files
+            )
     except TransferRefused:
-        limit_received(request, SMALL_LIST_BYTES)  # that its close frame is read
+        connection_of(request).limit(SMALL_LIST_BYTES)  # that its close frame is read
         raise
 
 
@@ -157,7 +158,8 @@ class _Lists:
     ) -> None:
         self._channel = channel
         self._source = source
-        self._request = request
+        self._caller = counted_caller(request)
+        self._connection = connection_of(request)
         self._is_part = blocks.after is not None
         self._most = _most_listed(plan)
         self._count = 0
@@ -176,24 +178,24 @@ class _Lists:
         size = min(PULL_MESSAGE_BYTES, AROUND_BYTES + OBJECT_BYTES * (self._most - self._count))
         if size <= SMALL_LIST_BYTES:
             raise _refusal(TOO_LONG)
-        async with self._source.lists.receiving(size, counted_caller(self._request)):
-            limit_received(self._request, size)
+        async with self._source.lists.receiving(size, self._caller):
+            self._connection.limit(size)
             downloads = await expect_in_pace(
-                self._channel, DownloadsRequest, lambda: bytes_received(self._request), SMALL_BYTES + 1
+                self._channel, DownloadsRequest, lambda: self._connection.received, SMALL_BYTES + 1
             )
-            hold_received(self._request, SMALL_LIST_BYTES)
+            self._connection.hold(SMALL_LIST_BYTES)
             yield await self._count_files(downloads)
 
     async def _small(self) -> DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
         now = asyncio.get_running_loop().time
         until = now() + IDLE_SECONDS
-        hold_received(self._request, SMALL_LIST_BYTES)
+        self._connection.hold(SMALL_LIST_BYTES)
         while now() < until:
             try:
                 return await self._channel.expect(DownloadsRequest, LOOK_SECONDS)
             except TimeoutError:
-                if is_held(self._request):
+                if self._connection.is_held:
                     return None
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
@@ -219,18 +221,6 @@ def _most_listed(plan: TransferPlan) -> int:
 
 def _refusal(text: str) -> TransferRefused:
     return TransferRefused(fault=Internal(phase=Phase.PULL_OBJECTS, error_message=text))
-
-
-def _downloads(
-    source: PullSource, request: web.Request, files: tuple[ObjectFile, ...]
-) -> Iterator[tuple[Download, ...]]:
-    """Yield where objects are, some at a time."""
-    for start in range(0, len(files), ANSWERED_AT_A_TIME):
-        yield tuple(_download(source, request, file) for file in files[start : start + ANSWERED_AT_A_TIME])
-
-
-def _download(source: PullSource, request: web.Request, file: ObjectFile) -> Download:
-    return Download(object_file=file, download_from=_location(source, request, file))
 
 
 def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Final, Self
@@ -21,7 +20,7 @@ from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_common.service.request_reply import Replies
 from odf_sync.access.rules import Action
-from odf_sync.http.connections import bytes_received, limit_received
+from odf_sync.http.connections import connection_of
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.object_uploads import OpenPushes, upload_file
 from odf_sync.http.serve_pull import url_of
@@ -167,10 +166,9 @@ class PushTarget:
         self.require_allowed(Action.CREATE)
         if push.force_update_if_diverged and self.entry is not None:
             self.require_allowed(Action.MANAGE)
-        if self.entry is not None:
-            acceptance.complete(self.replies)
-            return
-        with self.creating(dataset, push.visibility_for_created_dataset) as creation:
+        is_new = self.entry is None
+        visibility = push.visibility_for_created_dataset
+        with self.creating(dataset, visibility) if is_new else nullcontext("") as creation:
             acceptance.complete(self.replies, creation=creation)
 
     def uploads(
@@ -255,11 +253,11 @@ async def _received_blocks(
     """Return the blocks, once there is room for their message."""
     size = message_bytes(plan)
     async with target.large.receiving(size, counted_caller(request)):
-        limit_received(request, size + SMALL_BYTES)
+        connection_of(request).limit(size + SMALL_BYTES)
         await channel.send(PushAccepted())
 
         def arrived() -> int:
-            return bytes_received(request) + target.archive_bytes()
+            return connection_of(request).received + target.archive_bytes()
 
         message = await expect_in_pace(channel, NewBlocks, arrived, size)
         batch = message.new_blocks
@@ -274,13 +272,16 @@ async def _receive(
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, push.force_update_if_diverged
-    arrived = partial(bytes_received, request)
+
+    def arrived() -> int:
+        return connection_of(request).received
+
     if not blocks:
         await channel.send(BlocksAccepted())
         await expect_in_pace(channel, CompleteRequest, arrived)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
-    limit_received(request, LIST_BYTES)
+    connection_of(request).limit(LIST_BYTES)
     await channel.send(BlocksAccepted())
     uploads = await expect_in_pace(channel, UploadsRequest, arrived)
     dataset = await asyncio.to_thread(target.require_target, seeded)
@@ -340,12 +341,12 @@ async def _receive_objects(
         count += len(uploads.object_files)
         if count > most:
             raise _refusal(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
-        limit_received(request, LIST_BYTES)
+        connection_of(request).limit(LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _await_uploads(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:
             return
-        uploads = await expect_in_pace(channel, UploadsRequest, partial(bytes_received, request))
+        uploads = await expect_in_pace(channel, UploadsRequest, lambda: connection_of(request).received)
 
 
 async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:

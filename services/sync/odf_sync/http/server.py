@@ -14,6 +14,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from odf_common.adapters.local.staging import Staging
 from odf_common.adapters.malformed_requests import count_malformed_requests
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.socket_users import are_users_known
@@ -27,11 +28,11 @@ from odf_common.service.settings import Settings
 from odf_sync.access.rate_limits import RequestRate
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
-from odf_sync.http.connections import Connections
+from odf_sync.http.connections import listen
 from odf_sync.http.endpoints import Endpoint, application
 from odf_sync.http.head_events import EventRoutes, HeadWatch
 from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.ingest_routes import ingest_routes
+from odf_sync.http.ingest_routes import IngestRoutes
 from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.read_routes import ListRoutes, ReadRoutes
 from odf_sync.http.simple_protocol import SimpleProtocol
@@ -145,7 +146,7 @@ def serve_http(
         application, authorizer, tuple(served), audit=audit, rate=RequestRate(rate), proxies=proxies
     )
     header_seconds = settings.http_header_timeout_ms / 1000
-    keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, Connections(header_seconds))), stop)
+    keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, header_seconds)), stop)
 
 
 def endpoints(
@@ -165,7 +166,12 @@ def endpoints(
         SimpleProtocol(datasets, settings.home, pushes),
         SmartProtocol(datasets, settings, replies, authorizer, pushes),
         EventRoutes(datasets.states, authorizer, heads),
-        ingest_routes(settings, ingest),
+        IngestRoutes(
+            ingest=ingest,
+            staging=Staging(settings.home),
+            max_bytes=settings.http_ingest_max_bytes,
+            public_url=settings.public_url,
+        ),
         ReadRoutes(datasets),
     )
     return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))
@@ -176,7 +182,7 @@ async def _serve(
     address: str,
     stop: threading.Event,
     tls: ssl.SSLContext | None,
-    connections: Connections,
+    header_seconds: float,
 ) -> None:
     count_malformed_requests()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(HTTP_THREADS, "http"))
@@ -190,7 +196,7 @@ async def _serve(
     await runner.setup()
     assert runner.server is not None
     try:
-        listener = await connections.listen(runner.server, host, int(port), tls)
+        listener = await listen(runner.server, host, int(port), tls, header_seconds)
     except OSError as error:
         await runner.cleanup()
         raise Unavailable(what=f"address {host}:{port}", why=error.strerror or str(error)) from error

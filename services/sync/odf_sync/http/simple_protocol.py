@@ -36,7 +36,6 @@ from odf_sync.http.object_uploads import (
     ExpectedUpload,
     ObjectUploads,
     OpenPushes,
-    UploadTarget,
     upload_file,
 )
 from odf_sync.repositories.remote_dataset import (
@@ -372,8 +371,18 @@ class SimpleProtocol:
         if dataset is None:
             raise web.HTTPNotFound(text="")
         hashed = hash_in_url(request.match_info["name"])
-        target = UploadTarget(blobs=self._datasets.blobs, home=self._home, pushes=self._pushes, alias=name)
-        upload = ExpectedUpload.of_object(target, dataset, kind, hashed)
+
+        def take(file: Path) -> None:
+            self._datasets.blobs.put_file(dataset, kind, hashed, file)
+            self._pushes.note_object(dataset, kind, hashed)
+
+        upload = ExpectedUpload(
+            file=upload_file(self._home, name, hashed),
+            name=hashed,
+            has=partial(self._datasets.blobs.has, dataset, kind, hashed),
+            take=take,
+            note=partial(self._pushes.note_received, name),
+        )
         return await self._uploads.receive(request, upload, counted_caller(request))
 
     async def _archive(self, request: web.Request) -> web.Response:

@@ -23,7 +23,7 @@ from odf_sync.access.rate_limits import Shares
 from odf_sync.access.rules import Action, Caller
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.authorization import HttpRefusal as NotAllowed
-from odf_sync.http.connections import RETRY_AFTER_SECONDS, limit_received
+from odf_sync.http.connections import RETRY_AFTER_SECONDS, connection_of
 from odf_sync.http.endpoints import (
     Endpoint,
     caller_of,
@@ -208,7 +208,7 @@ class SmartProtocol:
             socket.headers.update(offered)
             self._open.add(socket)
             if table is PUSH:  # until it says how much comes
-                limit_received(request, SMALL_BYTES)
+                connection_of(request).limit(SMALL_BYTES)
             try:
                 await socket.prepare(request)
                 await _run(Channel(socket, End(side=Side.SERVER, table=table)), request, serve)
@@ -280,11 +280,12 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
             text = f"{error.what} cannot be reached; try again"  # not why: that may name addresses
         elif isinstance(error, Unavailable | Damaged):
             _, text = fault_of_node(error)
-        reason = close_reason(Refusal(fault=Internal(phase=channel.end.phase, error_message=text)))
-        await channel.close(CLOSE_FAULT, reason)
+        await _close_with_fault(channel, text)
     except Exception:
         log.exception("transfer failed", phase=channel.end.phase, **facts)
-        reason = close_reason(
-            Refusal(fault=Internal(phase=channel.end.phase, error_message="Internal error"))
-        )
-        await channel.close(CLOSE_FAULT, reason)
+        await _close_with_fault(channel, "Internal error")
+
+
+async def _close_with_fault(channel: Channel, text: str) -> None:
+    fault = Internal(phase=channel.end.phase, error_message=text)
+    await channel.close(CLOSE_FAULT, close_reason(Refusal(fault=fault)))

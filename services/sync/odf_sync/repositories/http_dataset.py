@@ -176,7 +176,8 @@ class HttpDataset:
             with suppress(NotFound):
                 return self.head()
             return None
-        return None if document.content is None else self._read_head(document.content, document.headers)
+        content, headers = document
+        return None if content is None else self._read_head(content, headers)
 
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
@@ -210,7 +211,7 @@ class HttpDataset:
         except NotFound as error:
             is_logged_in = bool(self._headers)
             raise NothingVisible(
-                what=f"dataset {self.url.rstrip('/')}", url=self._base, is_logged_in=is_logged_in
+                what=f"dataset {self._base[:-1]}", url=self._base, is_logged_in=is_logged_in
             ) from error
 
     def block(self, name: Multihash) -> bytes:
@@ -236,7 +237,7 @@ class HttpDataset:
         except NotFound:
             return
         try:
-            yield from blocks_in(self._chunks(answer, path), most=most)
+            yield from blocks_in(_chunks(answer, self._base + path), most=most)
         finally:
             answer.close()  # the connection too, unless all was read
 
@@ -264,7 +265,7 @@ class HttpDataset:
         with self._request(url, headers, start) as answer:
             skipped = 0 if answer.status == PARTIAL else start  # a server may ignore the range
             position = start - skipped
-            for chunk in _Chunks(answer, url):
+            for chunk in _chunks(answer, url):
                 position += len(chunk)
                 if position > limit:
                     raise InvalidInput(text=f"more than the declared {limit} bytes", where=url)
@@ -274,7 +275,7 @@ class HttpDataset:
     def content(self, answer: urllib3.BaseHTTPResponse, path: str, limit: int) -> bytes:
         """Return the body of a response; raises `InvalidInput` if it is longer than `limit` bytes."""
         content = bytearray()
-        for chunk in self._chunks(answer, path):
+        for chunk in _chunks(answer, self._base + path):
             content += chunk
             if len(content) > limit:
                 raise InvalidInput(text=f"longer than {limit} bytes", where=self._base + path)
@@ -307,42 +308,27 @@ class HttpDataset:
             raise denial(url, answer.status, headers)
         raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
 
-    def _chunks(self, answer: urllib3.BaseHTTPResponse, path: str) -> "_Chunks":
-        return _Chunks(answer, self._base + path)
-
 
 def read_document(base: str, path: str, limit: int, token_for: TokenFor = no_token) -> bytes:
     """Return a document of a server, of at most `limit` bytes; `base` ends with a slash. Raises `NotFound`."""
     return HttpDataset(base, token_for(base)).document(path, limit)
 
 
-class _Chunks:
-    """The body of a response as it arrives; a lost connection raises `Unavailable`, after all that arrived."""
-
-    def __init__(self, answer: urllib3.BaseHTTPResponse, url: str) -> None:
-        self._answer = answer
-        self._url = url
-        self._is_empty = True
-
-    def __iter__(self) -> "_Chunks":
-        return self
-
-    def __next__(self) -> bytes:
+def _chunks(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
+    """Yield the body of a response as it arrives; a lost connection raises `Unavailable`, after all that arrived."""
+    is_empty = True
+    while True:
         try:
-            chunk = self._answer.read1(CHUNK_BYTES)
+            chunk = answer.read1(CHUNK_BYTES)
         except urllib3.exceptions.HTTPError as error:
-            raise Unavailable(what=self._url, why=_reason(error)) from error
-        if chunk:
-            self._is_empty = False
-            return chunk
-        if self._is_empty and not _states_length(self._answer):
-            # The connection was lost within the headers, which http.client takes for their end.
-            raise Unavailable(what=self._url, why="the connection was interrupted")
-        raise StopIteration
-
-
-def _states_length(answer: urllib3.BaseHTTPResponse) -> bool:
-    return not {"Content-Length", "Transfer-Encoding"}.isdisjoint(answer.headers)
+            raise Unavailable(what=url, why=_reason(error)) from error
+        if not chunk:
+            break
+        is_empty = False
+        yield chunk
+    if is_empty and {"Content-Length", "Transfer-Encoding"}.isdisjoint(answer.headers):
+        # The connection was lost within the headers, which http.client takes for their end.
+        raise Unavailable(what=url, why="the connection was interrupted")
 
 
 def _starts_at(answer: urllib3.BaseHTTPResponse, start: int) -> bool:

@@ -4,7 +4,7 @@ Everything else is read over the Simple Transfer Protocol at the same URL: the h
 if the chains have diverged, and objects that were not requested.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,7 +14,6 @@ from odf_common.adapters.repository_urls import BUCKETS, SMART, SMART_PREFIX, WE
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
-from odf_sync.access.remote_login import authorization
 from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
@@ -38,7 +37,7 @@ from odf_sync.smart.messages import (
 MAX_INLINE_PULL_BYTES: Final = 64 * 1024
 
 
-class SmartDataset:
+class SmartDataset(HttpDataset):
     """A node's Smart Transfer Protocol."""
 
     def __init__(self, url: str, token: str | None = None, networks: Networks = PUBLIC) -> None:
@@ -46,22 +45,12 @@ class SmartDataset:
 
         Objects at other origins have to be at public addresses, or in `networks`.
         """
+        super().__init__(plain_url(url), token, networks)
         self.url = url
-        self._base = plain_url(url)
-        self._http = HttpDataset(self._base, token, networks)
-        self._headers = authorization(token)
         self._blocks: dict[Multihash, bytes] = {}
         self._urls: dict[tuple[ObjectKind, Multihash], TransferUrl] = {}
         self._connection: Connection | None = None
         self._refused: TransferRefused | None = None
-
-    def head(self) -> Multihash:
-        """Return the head; raises `NotFound`."""
-        return self._http.head()
-
-    def is_private(self) -> bool:
-        """Return whether the node says so; one that does not say may need the token, if there is one."""
-        return self._http.is_private()
 
     @contextmanager
     def exchange(self, begin_after: Multihash | None, *, is_forced: bool) -> Iterator[None]:
@@ -70,7 +59,7 @@ class SmartDataset:
         If that block is not in the chain there, no block is received unless `is_forced`: then all are. There is no
         exchange with a node that sends packs, unless it gives URLs of its bucket: pack and objects take fewer trips.
         """
-        if self._http.sends_packs and not self._http.gives_urls:
+        if self.sends_packs and not self.gives_urls:
             yield
             return
         with connect(f"{self._base}pull", PULL, self._headers) as connection:
@@ -83,7 +72,7 @@ class SmartDataset:
                 self._refused = refused
                 yield
                 return
-            limit = MAX_INLINE_PULL_BYTES if self._http.sends_packs else BLOCKS_BYTES_LIMIT
+            limit = MAX_INLINE_PULL_BYTES if self.sends_packs else BLOCKS_BYTES_LIMIT
             if 0 < plan.bytes_in_raw_blocks <= limit:  # more are read by the Simple protocol
                 self._blocks = received_blocks(connection, plan)
                 self._connection = connection
@@ -116,7 +105,7 @@ class SmartDataset:
         if raw is not None:
             return raw
         try:
-            return self._http.block(name)
+            return super().block(name)
         except NotFound as error:
             raise self._refused or error from error
 
@@ -126,27 +115,19 @@ class SmartDataset:
             yield from reversed(self._blocks.values())
             self._blocks = {}  # the caller keeps them
         else:
-            yield from self._http.pack(newest, after)
-
-    def stored_blocks(self, newest: Multihash, after: Multihash | None) -> Iterator[bytes]:
-        """Yield blocks from a new exchange; the copy's own has ended or did not contain them."""
-        return self._http.stored_blocks(newest, after)
-
-    def signatures(self, blocks: Sequence[Multihash], after: Multihash | None) -> Iterator[bytes]:
-        """Yield signatures by the Simple protocol: messages have none."""
-        return self._http.signatures(blocks, after)
+            yield from super().pack(newest, after)
 
     def fetch(self, kind: ObjectKind, name: Multihash, out: Sink, limit: int) -> None:
         """Download an object."""
         address = self._urls.get((kind, name))
         if address is None:
-            self._http.fetch(kind, name, out, limit)
+            super().fetch(kind, name, out, limit)
             return
         headers = {header.name: header.value for header in address.headers}
         by_url_or_place(
             address,
-            lambda: self._http.download(address.url, headers, out, limit),
-            lambda: self._http.fetch(kind, name, out, limit),
+            lambda: self.download(address.url, headers, out, limit),
+            lambda: super(SmartDataset, self).fetch(kind, name, out, limit),
         )
 
 

@@ -10,8 +10,9 @@ import os
 import struct
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import BinaryIO, Final, NoReturn, TypeVar
 
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
@@ -26,7 +27,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.message_json import around_archive, around_places, encode, numbers, places
+from odf_sync.smart.message_json import encode, numbers, place, with_items
 from odf_sync.smart.messages import (
     Download,
     DownloadsReply,
@@ -53,7 +54,7 @@ IDLE_SECONDS: Final = 3600.0  # for one before which objects travel
 LARGE_CHARACTERS: Final = 1024**2  # of a message; longer ones would hold up the event loop
 FRAME_BYTES: Final = 1024**2  # of a message; others take frames of up to 16 MiB
 MAX_SENT_MESSAGE_BYTES: Final = 64 * 1024**2  # of JSON that others receive in one message
-UTF8_BYTES: Final = 4  # of a character, at most
+PLACES_AT_A_TIME: Final = 500  # objects of an answer that are written together
 LONG: Final = 127  # in the place of the length of a frame: it follows, in 8 bytes, as for `FRAME_BYTES`
 MASKED: Final = 0x80  # with that, of a client's frame
 KEY_BYTES: Final = 4  # of its mask
@@ -107,52 +108,36 @@ class Channel:
         self._early.append(message)
 
     async def _send(self, message: Message) -> None:
-        try:
-            is_long = isinstance(message, UploadsReply)
-            text = await asyncio.to_thread(encode, message) if is_long else encode(message)
-            if len(text) <= FRAME_BYTES // UTF8_BYTES:
-                await self._socket.send_str(text)
-            else:
-                await self._send_long(text)
-        except ConnectionError as error:
-            raise PeerClosed from error
-
-    async def _send_long(self, text: str) -> None:
-        size = sum(
-            len(text[start : start + FRAME_BYTES].encode()) for start in range(0, len(text), FRAME_BYTES)
-        )
+        is_long = isinstance(message, UploadsReply)
+        text = await asyncio.to_thread(encode, message) if is_long else encode(message)
+        pieces = [text[start : start + FRAME_BYTES] for start in range(0, len(text), FRAME_BYTES)]
+        size = sum(len(piece.encode()) for piece in pieces)
         if size > MAX_SENT_MESSAGE_BYTES:
             raise _too_long(f"{size}")
-        frames = _TextFrames(self._socket)
-        for start in range(0, len(text), FRAME_BYTES):
-            await frames.write(text[start : start + FRAME_BYTES])
-        await frames.end()
+        await self._send_pieces(iter(pieces))
 
     async def send_archive(self, message: MetadataReply, archive: BinaryIO) -> None:
         """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""
         self.end.note_sent(message)
-        await self._send_pieces(around_archive(message), map(numbers, pieces_of(archive)))
+        await self._send_pieces(with_items(message, map(numbers, pieces_of(archive))))
 
-    async def send_downloads(self, parts: Iterator[Sequence[Download]]) -> None:
-        """Send where objects can be fetched, a part of them in memory at a time, until the other side has gone.
+    async def send_downloads(self, downloads: Iterable[Download]) -> None:
+        """Send where objects can be fetched, some of them in memory at a time, until the other side has gone.
 
         Raises `PeerClosed`, and `InvalidInput` once the message is too long.
         """
-        self.end.note_sent(DownloadsReply(object_transfer_strategies=()))
-        pieces = map(places, parts)
-        await self._send_pieces(around_places(DownloadsReply), pieces, most=MAX_SENT_MESSAGE_BYTES)
+        reply = DownloadsReply(object_transfer_strategies=())
+        self.end.note_sent(reply)
+        places = map(place, downloads)
+        parts = iter(lambda: ",".join(islice(places, PLACES_AT_A_TIME)), "")
+        await self._send_pieces(with_items(reply, parts), most=MAX_SENT_MESSAGE_BYTES)
 
-    async def _send_pieces(
-        self, around: tuple[str, str], pieces: Iterator[str], most: float = math.inf
-    ) -> None:
-        """Send a list in a message while it is written."""
-        frames, comma = _TextFrames(self._socket, most), ""
+    async def _send_pieces(self, pieces: Iterator[str], most: float = math.inf) -> None:
+        """Send a message while it is written."""
+        frames = _TextFrames(self._socket, most)
         try:
-            await frames.write(around[0])
             while piece := await asyncio.to_thread(next, pieces, ""):
-                await frames.write(comma + piece)
-                comma = ","
-            await frames.write(around[1])
+                await frames.write(piece)
             await frames.end()
         except ConnectionError as error:
             raise PeerClosed from error

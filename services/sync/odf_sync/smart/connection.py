@@ -8,7 +8,6 @@ import asyncio
 import re
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -249,15 +248,6 @@ def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihas
     return dict(read_archive(BytesIO(batch.payload), count=batch.num_blocks, limit=limit))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainAnswer:
-    """The answer of a server that has a document at a URL, or says that it has none."""
-
-    content: bytes | None
-    """None if it has nothing there."""
-    headers: Mapping[str, str]
-
-
 class NodeSession:
     """A client's connection to a node: requests for small documents first, and then exchanges.
 
@@ -277,8 +267,10 @@ class NodeSession:
             self._runner.run(self._session.close())
         self._runner.close()
 
-    def document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
-        """Return the body at a URL, of at most `limit` bytes.
+    def document(
+        self, url: str, headers: Mapping[str, str], limit: int
+    ) -> tuple[bytes | None, Mapping[str, str]] | None:
+        """Return the body at a URL, of at most `limit` bytes, None if the server has nothing there; and the headers.
 
         None if the answer is of any other kind, or the connection is lost: `HttpDataset` follows redirects, tries
         again, and has words for each status. Raises `Unavailable` if no answer comes in time.
@@ -302,7 +294,9 @@ class NodeSession:
             watching.cancel()
             connection.close(GAVE_UP)  # nothing if it is closed
 
-    async def _document(self, url: str, headers: Mapping[str, str], limit: int) -> PlainAnswer | None:
+    async def _document(
+        self, url: str, headers: Mapping[str, str], limit: int
+    ) -> tuple[bytes | None, Mapping[str, str]] | None:
         headers = {**headers, "Accept-Encoding": "identity"}
         content = bytearray()
         try:
@@ -317,8 +311,7 @@ class NodeSession:
                     content += chunk
                     if len(content) > limit:
                         return None
-                is_there = answer.status == OK
-                return PlainAnswer(content=bytes(content) if is_there else None, headers=answer.headers)
+                return bytes(content) if answer.status == OK else None, answer.headers
         except TimeoutError as error:
             raise Unavailable(what=url, why="no answer in time") from error
         except (aiohttp.ClientError, OSError, ValueError):

@@ -8,12 +8,11 @@ as the JSON is, and lists are written one object at a time, for the same reason.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import StrEnum
 from functools import cache
-from io import StringIO
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
@@ -55,27 +54,48 @@ _FAULTS: Final[Mapping[str, type[Fault]]] = {
 
 def encode(message: Message) -> str:
     """Return the compact JSON of a message."""
-    if isinstance(message, DownloadsReply | UploadsReply):
-        before, after = around_places(type(message))
-        return f"{before}{places(message.object_transfer_strategies)}{after}"
-    return _without_items(message)
+    match message:
+        case MetadataReply(blocks=batch) | NewBlocks(new_blocks=batch):
+            starts = range(0, len(batch.payload), PART_CHARS)
+            items = (numbers(batch.payload[start : start + PART_CHARS]) for start in starts)
+            return "".join(with_items(message, items))
+        case (
+            DownloadsReply(object_transfer_strategies=strategies)
+            | UploadsReply(object_transfer_strategies=strategies)
+        ):
+            return "".join(with_items(message, map(place, strategies)))
+        case _:
+            return _compact(_enveloped(message))
 
 
-def _without_items(message: Message) -> str:
+def with_items(message: Message, items: Iterable[str]) -> Iterator[str]:
+    """Yield the JSON of a message in pieces; `items` are the JSON of its list, in place of those that it has."""
+    text = _compact(_enveloped(message))
+    mark = _NO_PLACES if _NO_PLACES in text else _NO_PAYLOAD
+    before, _, after = text.partition(mark)
+    yield before + mark[:-1]
+    comma = ""
+    for item in items:
+        yield comma + item
+        comma = ","
+    yield mark[-1] + after
+
+
+def _enveloped(message: Message) -> object:
+    """Return a message as JSON, without the items of long lists."""
     match message:
         case Refusal(fault=fault):
-            plain: object = {"Err": {type(fault).__name__: _plain(fault)}}
+            return {"Err": {type(fault).__name__: _plain(fault)}}
         case UploadsRunning():
-            plain = {"details": {"Running": _plain(message)}}
+            return {"details": {"Running": _plain(message)}}
         case UploadsComplete():
-            plain = {"details": "Complete"}
+            return {"details": "Complete"}
+        case DownloadsReply():
+            return {"object_transfer_strategies": []}
+        case UploadsReply():
+            return {"Ok": {"object_transfer_strategies": []}}
         case _:
-            plain = {"Ok": _plain(message)} if _is_result(type(message)) else _plain(message)
-    text = _compact(plain)
-    if isinstance(message, MetadataReply | NewBlocks):
-        batch = message.blocks if isinstance(message, MetadataReply) else message.new_blocks
-        return text.replace(_NO_PAYLOAD, f'"payload":[{_numbers(batch.payload)}]')
-    return text
+            return {"Ok": _plain(message)} if _is_result(type(message)) else _plain(message)
 
 
 def _compact(plain: object) -> str:
@@ -92,22 +112,9 @@ def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
     raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
 
 
-def around_archive(message: Message) -> tuple[str, str]:
-    """Return the JSON before and after the numbers of a message's archive, which the message does not have."""
-    before, mark, after = encode(message).partition(_NO_PAYLOAD)
-    assert mark
-    return before + mark[:-1], mark[-1] + after
-
-
-def around_places(kind: type[DownloadsReply | UploadsReply]) -> tuple[str, str]:
-    """Return the JSON before and after what a message says about each object."""
-    before, mark, after = _without_items(kind(object_transfer_strategies=())).partition(_NO_PLACES)
-    return before + mark[:-1], mark[-1] + after
-
-
-def places(items: Iterable[Download | Upload]) -> str:
-    """Return a message's part about objects as JSON, without a comma at either end."""
-    return ",".join(_compact(_plain(item)) for item in items)
+def place(item: Download | Upload) -> str:
+    """Return what a message says about an object, as JSON."""
+    return _compact(_plain(item))
 
 
 def numbers(piece: bytes) -> str:
@@ -174,15 +181,6 @@ def _parse(text: str) -> Mapping[str, object]:
 def _object_file(plain: dict[str, object]) -> object:
     """Return an object of a list as it is kept: as the JSON has it, it would take several times the memory."""
     return _read(ObjectFile, plain, "object_file") if "physical_hash" in plain else plain
-
-
-def _numbers(payload: bytes) -> str:
-    """Return the bytes as numbers, in constant memory next to the result."""
-    text = StringIO()
-    for start in range(0, len(payload), PART_CHARS):
-        text.write("," if start else "")
-        text.write(numbers(payload[start : start + PART_CHARS]))
-    return text.getvalue()
 
 
 def _bytes(text: str, start: int, end: int) -> bytes:

@@ -169,8 +169,16 @@ class _Pull:
 
         Follow the source as soon as it is known to have this dataset.
         """
+        here = self.copy.here
         try:
-            missing = _missing(self.datasets, self.there, head, self.copy, spool)
+            missing = missing_blocks(
+                self.there,
+                head,
+                _reader(self.datasets, here),
+                None if here is None else here.head,
+                may_diverge=self.copy.may_diverge,
+                spool=spool,
+            )
         except ChainsDiverged as error:
             if error.common_block is not None:
                 self.follow()
@@ -220,14 +228,16 @@ class _Pull:
         """Fetch the blocks that are missing here, with what they declare, and move the reference."""
         copy, blocks = self.copy, missing.blocks
         name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
-        past = _past(self.datasets, copy.here, missing.common)
+        past = None
+        if copy.here is not None and missing.common is not None:  # the last block that both have
+            past = self.datasets.states.state_at(copy.here.dataset_id, missing.common)
         state = admit_all(past, blocks)
         log.debug(
             "copying blocks",
             dataset=name,
             dataset_id=str(state.dataset_id),
             ref=copy.ref,
-            blocks=len(blocks),
+            blocks=len(blocks.names),
         )
         if copy.expected not in (None, state.dataset_id):
             raise InvalidInput(
@@ -250,7 +260,7 @@ class _Pull:
             alias=name,
             state="updated",
             head=state.head,
-            new_blocks=len(blocks),
+            new_blocks=len(blocks.names),
             new_records=state.next_offset - (0 if past is None else past.next_offset),
             replaced=replaced,
             missing_objects=absent,
@@ -349,7 +359,8 @@ def compare(
 
 
 def _local_copy(datasets: NodeDatasets, name: str, ref: str, expected: DatasetId | None = None) -> LocalCopy:
-    here = _local_state(datasets, name)
+    entry = datasets.catalog.by_alias(name)
+    here = None if entry is None else datasets.states.current(entry.dataset_id)
     if here is None and ref != HEAD:
         raise NotFound(what=f"dataset {name}, for reference {ref},")
     return LocalCopy(name=name, ref=ref, here=here, expected=expected)
@@ -370,29 +381,9 @@ def _last_segment(url: str) -> str:
         raise InvalidInput(text=text) from error
 
 
-def _missing(
-    datasets: NodeDatasets, there: RemoteDataset, head: Multihash, copy: LocalCopy, spool: BinaryIO
-) -> MissingBlocks:
-    here = copy.here
-    local_head = None if here is None else here.head
-    return missing_blocks(
-        there, head, _reader(datasets, here), local_head, may_diverge=copy.may_diverge, spool=spool
-    )
-
-
 def _reader(datasets: NodeDatasets, here: ChainState | None) -> ReadBlock:
     def read(name: Multihash) -> bytes:
         assert here is not None, "without a local chain no block is read"
         return datasets.blobs.read(here.dataset_id, ObjectKind.BLOCK, name)
 
     return read
-
-
-def _past(datasets: NodeDatasets, here: ChainState | None, common: Multihash | None) -> ChainState | None:
-    """Return the state at the last block that both have."""
-    return None if here is None or common is None else datasets.states.state_at(here.dataset_id, common)
-
-
-def _local_state(datasets: NodeDatasets, alias: str) -> ChainState | None:
-    entry = datasets.catalog.by_alias(alias)
-    return None if entry is None else datasets.states.current(entry.dataset_id)

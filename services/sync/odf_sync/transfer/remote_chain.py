@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from typing import BinaryIO, Final, overload
+from typing import BinaryIO, Final
 
 from odf_common.chain.compare_chains import Ahead, Behind, Comparison, Diverged, Equal, common_block, compare
 from odf_common.chain.rules import admit
@@ -202,30 +202,18 @@ class BlockSpool:
         return raw if raw is not None and block_hash(raw) == name else None
 
 
-class RemoteBlocks(Sequence[RemoteBlock]):
-    """Blocks of a spool by name; each is decoded when it is taken."""
+class RemoteBlocks:
+    """Blocks of a spool by name, oldest first; each is decoded when it is taken."""
 
     def __init__(self, spool: BlockSpool, names: Sequence[Multihash]) -> None:
-        """Hold the names, oldest first."""
         self._spool = spool
         self.names = tuple(names)
 
-    def __len__(self) -> int:
-        """Return the number of blocks."""
-        return len(self.names)
-
-    @overload
-    def __getitem__(self, index: int) -> RemoteBlock: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "RemoteBlocks": ...
-
-    def __getitem__(self, index: int | slice) -> "RemoteBlock | RemoteBlocks":
-        """Return a block, or some; raises `ChainBroken` if it cannot be read."""
-        if isinstance(index, slice):
-            return RemoteBlocks(self._spool, self.names[index])
-        name, decoded, raw = read_link(self._spool.read, self.names[index])
-        return RemoteBlock(hash=name, raw=raw, decoded=decoded)
+    def __iter__(self) -> Iterator[RemoteBlock]:
+        """Iterate over the blocks; raises `ChainBroken` if one cannot be read."""
+        for name in self.names:
+            _, decoded, raw = read_link(self._spool.read, name)
+            yield RemoteBlock(hash=name, raw=raw, decoded=decoded)
 
     def raw(self) -> Iterator[tuple[Multihash, bytes]]:
         """Yield names and bytes, without decoding."""
@@ -298,11 +286,7 @@ def missing_blocks(
     Raises `ChainsDiverged` unless `may_diverge`, `ChainBroken` for a block that is missing or does not match its hash,
     and `InvalidInput` for a chain that is too large.
     """
-    fetched = BlockSpool(there, after=here, file=spool)
-    try:
-        relation = compare(read_here, here, fetched.read, head)
-    finally:
-        fetched.close()
+    fetched, relation = _compare(there, head, read_here, here, spool)
     if isinstance(relation, Diverged) and not may_diverge:
         common = None if relation.ancestor is None else str(relation.ancestor)
         raise ChainsDiverged(
@@ -321,12 +305,18 @@ def compare_with(
 ) -> tuple[Comparison, Multihash | None]:
     """Return the relation of a local chain to a repository's, and the last common block."""
     head = there.head()
-    fetched = BlockSpool(there, after=here, file=spool)
+    _, relation = _compare(there, head, read_here, here, spool)
+    return relation, common_block(relation, here, head)
+
+
+def _compare(
+    there: RemoteDataset, head: Multihash, read_here: ReadBlock, here: Multihash | None, file: BinaryIO | None
+) -> tuple[BlockSpool, Comparison]:
+    fetched = BlockSpool(there, after=here, file=file)
     try:
-        relation = compare(read_here, here, fetched.read, head)
+        return fetched, compare(read_here, here, fetched.read, head)
     finally:
         fetched.close()
-    return relation, common_block(relation, here, head)
 
 
 def _only_there(relation: Comparison) -> int:

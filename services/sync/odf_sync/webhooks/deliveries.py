@@ -15,7 +15,7 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 from prometheus_client import Counter
@@ -35,49 +35,28 @@ LABEL: Final = "odf"  # of the signature in its headers
 TAG: Final = "odf-webhook"  # what the signature is for
 
 
-class Signer(Protocol):
-    """Signs messages."""
-
-    @property
-    def key_id(self) -> str:
-        """Return the name of the key."""
-
-    @property
-    def algorithm(self) -> str:
-        """Return its name in the registry of RFC 9421."""
-
-    def sign(self, message: bytes) -> bytes:
-        """Return the signature."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeySigner:
-    """Signs with the key of the node."""
-
-    key: PrivateKey
-    algorithm: str = "ed25519"
-
-    @property
-    def key_id(self) -> str:
-        """Return the key's id, `did:key:z6Mk…`."""
-        return str(SignerId.of_key(self.key))
-
-    def sign(self, message: bytes) -> bytes:
-        """Return the Ed25519 signature."""
-        return self.key.sign(message)
-
-
-@dataclass(frozen=True, slots=True)
-class SecretSigner:
-    """Signs with a secret that the receiver knows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signer:
+    """A key that signs messages."""
 
     key_id: str
-    secret: str = field(repr=False)
-    algorithm: str = "hmac-sha256"
+    algorithm: str
+    """Its name in the registry of RFC 9421."""
+    sign: Callable[[bytes], bytes] = field(repr=False)
 
-    def sign(self, message: bytes) -> bytes:
-        """Return the HMAC; its key is the secret's text in ASCII."""
-        return hmac.digest(self.secret.encode("ascii"), message, "sha256")
+
+def key_signer(key: PrivateKey) -> Signer:
+    """Return the signer by the key of the node, whose id is `did:key:z6Mk…`."""
+    return Signer(key_id=str(SignerId.of_key(key)), algorithm="ed25519", sign=key.sign)
+
+
+def secret_signer(key_id: str, secret: str) -> Signer:
+    """Return the signer by a secret that the receiver knows; the HMAC's key is its text in ASCII."""
+
+    def sign(message: bytes) -> bytes:
+        return hmac.digest(secret.encode("ascii"), message, "sha256")
+
+    return Signer(key_id=key_id, algorithm="hmac-sha256", sign=sign)
 
 
 def signed_headers(url: str, body: bytes, signer: Signer, *, created: int) -> dict[str, str]:
@@ -161,11 +140,7 @@ class Deliveries:
 
     def signer(self, hook: Webhook) -> Signer:
         """Return the signer of a webhook."""
-        return (
-            KeySigner(self._node_key())
-            if hook.secret is None
-            else SecretSigner(key_id=hook.id, secret=hook.secret)
-        )
+        return key_signer(self._node_key()) if hook.secret is None else secret_signer(hook.id, hook.secret)
 
     def settle(self, hook: Webhook, outcome: Outcome) -> Webhook | None:
         """Store the outcome of an attempt; None if the webhook has ended."""
@@ -173,34 +148,16 @@ class Deliveries:
         DELIVERY_ATTEMPTS.labels("failed" if outcome.error else "delivered").inc()
         if outcome.is_unwanted:
             self.store.discard(hook.id)
-            log.warning(
-                "webhook ended by its receiver",
-                webhook=hook.id,
-                dataset=hook.alias,
-                dataset_id=str(hook.dataset),
-                url=hook.url,
-            )
+            log.warning("webhook ended by its receiver", url=hook.url, **hook.log_facts)
             return None
         if outcome.error:
             spread = random.uniform(-1, 1)  # noqa: S311 - not for security
             delivery = delivery.after_failure(now, outcome.error, spread=spread, pause_ms=outcome.pause_ms)
-            log.warning(
-                "webhook not delivered",
-                webhook=hook.id,
-                dataset=hook.alias,
-                dataset_id=str(hook.dataset),
-                why=outcome.error,
-                next_ms=delivery.next_ms,
-            )
+            why, next_ms = outcome.error, delivery.next_ms
+            log.warning("webhook not delivered", why=why, next_ms=next_ms, **hook.log_facts)
         else:
             delivery = delivery.after_success(now)
-            log.debug(
-                "webhook delivered",
-                webhook=hook.id,
-                dataset=hook.alias,
-                dataset_id=str(hook.dataset),
-                event_id=delivery.event_id,
-            )
+            log.debug("webhook delivered", event_id=delivery.event_id, **hook.log_facts)
         hook = replace(hook, delivery=delivery)
         if delivery.event is HookEvent.GONE and (not outcome.error or delivery.is_hopeless):
             self._end(hook)
@@ -241,10 +198,4 @@ class Deliveries:
     def _end(self, hook: Webhook) -> None:
         """Remove a webhook whose dataset no longer exists."""
         self.store.discard(hook.id)
-        log.info(
-            "webhook ended with its dataset",
-            webhook=hook.id,
-            dataset=hook.alias,
-            dataset_id=str(hook.dataset),
-            url=hook.url,
-        )
+        log.info("webhook ended with its dataset", url=hook.url, **hook.log_facts)

@@ -131,6 +131,11 @@ class Webhook:
     created_ms: int
     delivery: Delivery = Delivery()
 
+    @property
+    def log_facts(self) -> dict[str, str]:
+        """Return the facts that name it in the log."""
+        return {"webhook": self.id, "dataset": self.alias, "dataset_id": str(self.dataset)}
+
 
 FILE: Final = "webhooks.db"
 MAX_WEBHOOKS: Final = 1000  # on a node
