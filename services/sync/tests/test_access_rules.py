@@ -1,12 +1,20 @@
-"""The complete table of permissions, written independently of the code."""
+"""The table of permissions, written independently of the code; private origins; and sync's private databases."""
 
+import sqlite3
+import stat
+from collections import Counter
 from itertools import product
+from pathlib import Path
+from random import Random
 
 import pytest
 from odf_testing.builders import a_dataset
 
+from odf_common.errors import Damaged, StorageUnavailable
 from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
 from odf_common.ports.store import incarnation
+from odf_sync.access.directory import Ancestor, Lineage
 from odf_sync.access.rules import (
     Account,
     Action,
@@ -18,6 +26,7 @@ from odf_sync.access.rules import (
     decide,
     decide_creation,
 )
+from odf_sync.private_database import Definition, PrivateDatabase
 
 ONE, OTHER = incarnation(a_dataset("one"), ""), incarnation(a_dataset("other"), "")
 ALICE = Account(id=a_dataset("alice"), name=Name("alice"))
@@ -72,3 +81,133 @@ def test_a_dataset_is_created_in_the_callers_account_with_a_token_that_may_write
 
 def test_a_caller_without_an_account_has_no_name() -> None:
     assert (Caller().name, Caller(account=ALICE).name) == ("", "alice")
+
+
+IDS = [a_dataset(f"dataset {number}") for number in range(12)]
+
+
+def a_graph(random: Random) -> dict[DatasetId, Ancestor]:
+    """Return datasets that read any others, in circles too."""
+    return {
+        dataset: Ancestor(
+            inputs=tuple(random.sample(IDS, random.choice([0, 1, 1, 2, 3]))),
+            is_private=random.random() < 0.2,
+            is_known=random.random() < 0.95,
+            published=frozenset(random.sample(IDS, random.choice([0, 0, 1, 3]))),
+        )
+        for dataset in IDS
+    }
+
+
+def reaches(graph: dict[DatasetId, Ancestor], origin: DatasetId, target: DatasetId) -> bool:
+    """Return whether a private or unknown dataset reaches another, by following its readers."""
+
+    def readers(read: DatasetId) -> list[DatasetId]:
+        stops = IDS if graph[origin].is_known else ()  # damage cannot be published
+        return [
+            reader
+            for reader in IDS
+            if read in graph[reader].inputs and not (origin in graph[reader].published and reader in stops)
+        ]
+
+    seen = set[DatasetId]()
+    waiting = [] if graph[origin].is_known else [origin]
+    if graph[origin].is_private:
+        waiting += readers(origin)
+    while waiting:
+        if (current := waiting.pop()) not in seen:
+            seen.add(current)
+            waiting += readers(current)
+    return target in seen
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_dataset_has_the_sources_that_reach_it_and_each_is_looked_at_once(seed: int) -> None:
+    random = Random(seed)
+    graph, looks = a_graph(random), Counter[DatasetId]()
+
+    def look(dataset: DatasetId) -> Ancestor:
+        looks[dataset] += 1
+        return graph[dataset]
+
+    lineage = Lineage(look)
+    for target in random.sample(IDS, len(IDS)):
+        expected = {origin for origin in IDS if reaches(graph, origin, target)}
+        assert lineage.sources(target) == expected
+        assert all(graph[origin].is_private for origin in lineage.to_publish(target))
+    assert set(looks.values()) == {1}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_published_leaves_only_what_nobody_knows(seed: int) -> None:
+    graph = a_graph(Random(seed))
+    for target in IDS:
+        published = Lineage(graph.__getitem__).to_publish(target)
+        after = graph | {target: Ancestor(inputs=graph[target].inputs, published=published)}
+        assert all(not graph[origin].is_known for origin in Lineage(after.__getitem__).sources(target))
+
+
+def test_an_error_leaves_what_can_be_known() -> None:
+    first, second, third = IDS[:3]
+    graph = {first: Ancestor(is_private=True), second: Ancestor(inputs=(first, third))}
+    lineage = Lineage(graph.__getitem__)
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            lineage.sources(second)
+    assert lineage.sources(first) == frozenset()
+    graph[third] = Ancestor()
+    assert lineage.sources(second) == {first}
+
+
+TABLES = "CREATE TABLE one(id INTEGER PRIMARY KEY); CREATE TABLE two(one INTEGER REFERENCES one(id));"
+DEFINITION = Definition(
+    file="private.sqlite", version=3, tables=TABLES, unreadable=lambda why: Damaged(file="it", why=why)
+)
+
+
+def test_it_is_durable_and_overwrites_deleted_bytes(tmp_path: Path) -> None:
+    database = PrivateDatabase(tmp_path, DEFINITION)
+    assert database.change("INSERT INTO one VALUES (1)") == 1
+    assert database.rows("PRAGMA synchronous") == [(3,)], "EXTRA"
+    assert database.rows("PRAGMA secure_delete") == [(1,)]
+    assert database.rows("PRAGMA user_version") == [(3,)]
+    with pytest.raises(sqlite3.IntegrityError):
+        database.change("INSERT INTO two VALUES (2)")
+    assert database.change("INSERT INTO two VALUES (?)", 1) == 1
+    assert database.change("DELETE FROM one WHERE id = ?", 7) == 0
+    assert stat.S_IMODE((tmp_path / DEFINITION.file).stat().st_mode) == 0o600
+
+
+def test_reading_creates_no_file_and_writes_survive_a_restart(tmp_path: Path) -> None:
+    assert PrivateDatabase(tmp_path / "home", DEFINITION).rows("SELECT * FROM one") == []
+    assert list(tmp_path.iterdir()) == []
+    PrivateDatabase(tmp_path / "home", DEFINITION).change("INSERT INTO one VALUES (1)")
+    assert PrivateDatabase(tmp_path / "home", DEFINITION).rows("SELECT * FROM one") == [(1,)]
+    in_memory = PrivateDatabase(None, DEFINITION)
+    in_memory.change("INSERT INTO one VALUES (2)")
+    assert in_memory.rows("SELECT * FROM one") == [(2,)]
+
+
+def test_another_version_or_file_format_is_damaged_and_a_transient_fault_is_not(
+    tmp_path: Path,
+) -> None:
+    with sqlite3.connect(tmp_path / DEFINITION.file) as other:
+        other.execute("PRAGMA user_version = 4")
+    with pytest.raises(Damaged, match="it has version 4, and this release knows 3"):
+        PrivateDatabase(tmp_path, DEFINITION).rows("SELECT * FROM one")
+    (tmp_path / DEFINITION.file).write_bytes(b"no database" * 100)
+    with pytest.raises(Damaged):
+        PrivateDatabase(tmp_path, DEFINITION).change("INSERT INTO one VALUES (1)")
+    with pytest.raises(StorageUnavailable):
+        PrivateDatabase(None, DEFINITION).rows("SELECT * FROM three")
+
+
+def test_threads_use_its_connection_one_after_another() -> None:
+    database, is_locked = PrivateDatabase(None, DEFINITION), []
+    database.change("INSERT INTO one VALUES (1)")
+    assert database._connection is not None
+    database._connection.set_trace_callback(lambda _: is_locked.append(database._lock.locked()))
+    database.rows("SELECT * FROM one")
+    database.change("DELETE FROM one")
+    assert len(is_locked) >= 2
+    assert all(is_locked)

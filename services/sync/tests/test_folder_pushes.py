@@ -1,23 +1,123 @@
-"""Pushes to folders, from which other nodes pull: in order, never over another chain unless forced."""
+"""Pushes to a folder."""
 
+import os
+import stat
 import time
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
-from odf_testing.chains import assert_objects_are_whole, read_chain
+from odf_testing.builders import a_chain, a_hash, a_seed
+from odf_testing.memory_store import MemoryBlobStore
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.local import durable
 from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
-from odf_common.errors import Damaged, NotFound, Unavailable
-from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import Name
-from odf_common.ports.store import ObjectKind, require_entry
-from odf_sync.repositories.folder import FolderTarget
-from odf_sync.smart.messages import DatasetVisibility
-from odf_sync.transfer.push_dataset import AnotherDataset, _together, push
-from odf_sync.transfer.push_source import NoVisibilityThere, Push, PushDiverged, RemoteAhead
+from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.metadata.events import SetInfo
+from odf_common.ports.store import ObjectKind
+from odf_sync.repositories import RemoteFolder
+from odf_sync.repositories.folder import LOCK, FolderTarget
+from odf_sync.smart.messages import DatasetVisibility, ObjectFile, ObjectType
+from odf_sync.transfer.push_dataset import _together, push, send_blocks, send_objects
+from odf_sync.transfer.push_source import NoVisibilityThere, Push
+
+CONTENT = b"a checkpoint"
+NAME = physical_hash_of(CONTENT)
+CHAIN = a_chain(a_seed(), *(SetInfo(description=f"number {number}") for number in range(500)))
+DATASET = CHAIN.state.dataset_id
+HEAD = CHAIN.state.head
+
+
+def test_an_object_is_stored_under_its_hash_and_only_there(tmp_path: Path) -> None:
+    target = FolderTarget((tmp_path / "new" / "cities").as_uri())
+    for _ in range(2):
+        target.put(ObjectKind.CHECKPOINT, NAME, BytesIO(CONTENT))
+    assert (tmp_path / "new" / "cities" / "checkpoints" / str(NAME)).read_bytes() == CONTENT
+    assert target.has(ObjectKind.CHECKPOINT, NAME)
+    with pytest.raises(Damaged, match=str(a_hash("other"))):
+        target.put(ObjectKind.CHECKPOINT, a_hash("other"), BytesIO(CONTENT))
+    assert [file.name for file in (tmp_path / "new" / "cities" / "checkpoints").iterdir()] == [str(NAME)]
+
+
+def test_a_head_that_is_damaged_is_not_moved(tmp_path: Path) -> None:
+    target = FolderTarget((tmp_path / "cities").as_uri())
+    target.move_head(DATASET, expected=None, new=a_hash("two"))
+    assert (tmp_path / "cities" / "refs" / "head").read_text() == str(a_hash("two"))
+    (tmp_path / "cities" / "refs" / "head").write_text("damaged")
+    with pytest.raises(InvalidInput, match="not a hash: b'damaged'"):
+        target.move_head(DATASET, expected=a_hash("two"), new=a_hash("three"))
+
+
+def test_the_head_is_compared_and_moved_while_no_other_push_moves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, write = FolderTarget((tmp_path / "cities").as_uri()), durable.write
+
+    def write_alone(file: Path, content: bytes) -> None:
+        with pytest.raises(durable.LockHeld), durable.lock_file(tmp_path / "cities" / LOCK, wait_seconds=0):
+            pass
+        write(file, content)
+
+    monkeypatch.setattr(durable, "write", write_alone)
+    target.move_head(DATASET, expected=None, new=HEAD)
+    assert target.head() == HEAD
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    target = FolderTarget((tmp_path / "file").as_uri())
+    for work in (
+        lambda: target.put(ObjectKind.CHECKPOINT, NAME, BytesIO(CONTENT)),
+        lambda: target.move_head(DATASET, expected=None, new=NAME),
+        target.head,
+    ):
+        with pytest.raises((StorageUnavailable, Damaged, NotFound), match=r"checkpoints/|refs/|folder"):
+            work()
+
+
+def test_blocks_of_a_range_are_sent_and_make_a_repository(tmp_path: Path) -> None:
+    blobs = MemoryBlobStore()
+    for block in CHAIN.blocks:
+        blobs.put(DATASET, ObjectKind.BLOCK, block.hash, block.raw)
+    target, middle = FolderTarget((tmp_path / "cities").as_uri()), CHAIN.blocks[300].hash
+    assert send_blocks(blobs, DATASET, target, middle, None) == 301
+    assert send_blocks(blobs, DATASET, target, HEAD, middle) == 200
+    assert send_blocks(blobs, DATASET, target, HEAD, HEAD) == 0
+    target.move_head(DATASET, expected=None, new=HEAD)
+    there = RemoteFolder((tmp_path / "cities").as_uri())
+    assert there.head() == HEAD
+    assert [there.block(block.hash) for block in CHAIN.blocks] == [block.raw for block in CHAIN.blocks]
+
+
+def test_objects_are_sent_unless_they_exist(tmp_path: Path) -> None:
+    blobs, target = MemoryBlobStore(), FolderTarget((tmp_path / "cities").as_uri())
+    blobs.put(DATASET, ObjectKind.CHECKPOINT, NAME, CONTENT)
+    one = ObjectFile(object_type=ObjectType.CHECKPOINT, physical_hash=NAME, size=len(CONTENT))
+    assert list(send_objects(blobs, DATASET, target, [one])) == [1]
+    blobs.remove(DATASET, ObjectKind.CHECKPOINT, [NAME])
+    assert list(send_objects(blobs, DATASET, target, [one])) == [1], "it is there"
+    with pytest.raises(NotFound):
+        list(send_objects(blobs, DATASET, target, [replace(one, object_type=ObjectType.DATA_SLICE)]))
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, {0o644, 0o755}), (0o027, {0o640, 0o750})])
+def test_a_pushed_copy_has_the_modes_of_the_user_s_umask(
+    tmp_path: Path, umask: int, expected: set[int]
+) -> None:
+    before = os.umask(umask)
+    try:
+        durable.keep_files_private()
+        target = FolderTarget((tmp_path / "exports" / "orders").as_uri())
+        target.put(ObjectKind.CHECKPOINT, NAME, BytesIO(CONTENT))
+        target.move_head(DATASET, expected=None, new=HEAD)
+    finally:
+        os.umask(before)
+    copied = [path for path in (tmp_path / "exports", *tmp_path.glob("exports/**/*")) if path.name != ".lock"]
+    assert len(copied) == 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in copied} == expected
 
 
 @pytest.fixture
@@ -31,38 +131,6 @@ def here(tmp_path: Path) -> SyncNode:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "shared folder" / "cities"
-
-
-def head_of(folder: Path) -> str:
-    return (folder / "refs" / "head").read_text()
-
-
-def rewind(node: SyncNode, block: Multihash) -> None:
-    entry = node.catalog.by_alias("cities")
-    assert entry is not None
-    node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
-
-
-def test_a_dataset_pushed_to_a_folder_is_pulled_from_it(here: SyncNode, folder: Path, tmp_path: Path) -> None:
-    LocalRepositories(tmp_path / "here").add(Name("disk"), folder.parent.as_uri())
-    *steps, last = here.push("cities", "disk/cities")
-    assert list(dict.fromkeys(step.state for step in steps)) == [
-        "comparing",
-        "blocks",
-        "objects",
-        "committing",
-    ]
-    assert (last.state, last.head, last.new_records) == ("updated", here.head("cities"), 6)
-    assert len(read_chain(folder).rows()) == 6
-
-    here.coordinator.push("cities", "Oslo", minute=9)
-    again, third = here.push("cities", "")[-1], here.push("cities", "")[-1]
-    assert (again.state, again.new_blocks, again.new_records) == ("updated", 1, 1)
-    assert third.state == "up-to-date"
-
-    there = SyncNode(tmp_path / "there")
-    assert there.pull(folder.as_uri(), "copy")[-1].state == "updated"
-    assert there.content("copy") == here.content("cities")
 
 
 def test_a_push_that_is_reported_as_done_is_remembered(here: SyncNode, folder: Path) -> None:
@@ -82,64 +150,6 @@ def test_an_alias_that_is_removed_during_a_push_to_it_stays_removed(here: SyncNo
         if step.state == "committing":
             change_aliases(here.blobs, entry.dataset_id, lambda _: RemoteAliases())
     assert remote_aliases(here.blobs, entry.dataset_id).push == ()
-
-
-def test_a_folder_that_is_ahead_or_diverged_is_replaced_by_force_only(here: SyncNode, folder: Path) -> None:
-    url, common = folder.as_uri(), here.head("cities")
-    assert common is not None
-    here.coordinator.push("cities", "Oslo", minute=9)
-    here.push("cities", url)
-    ahead = head_of(folder)
-
-    rewind(here, common)
-    with pytest.raises(RemoteAhead):
-        here.push("cities", url)
-    here.coordinator.push("cities", "Bern", "Rome", minute=10)
-    with pytest.raises(PushDiverged) as refused:
-        here.push("cities", url)
-    assert refused.value.common_block == str(common)
-    assert head_of(folder) == ahead
-
-    assert here.push("cities", url, is_forced=True)[-1].state == "updated"
-    assert head_of(folder) == str(here.head("cities"))
-    assert [row["city"] for row in read_chain(folder).rows()][-2:] == ["Bern", "Rome"]
-
-
-def test_another_dataset_is_not_replaced_even_by_force(here: SyncNode, folder: Path, tmp_path: Path) -> None:
-    there = SyncNode(tmp_path / "there")
-    there.add_cities()
-    there.push("cities", folder.as_uri())
-    before = head_of(folder)
-    for is_forced in (False, True):
-        with pytest.raises(AnotherDataset) as refused:
-            here.push("cities", folder.as_uri(), is_forced=is_forced)
-        assert str(require_entry(there.catalog, "cities").dataset_id) in str(refused.value)
-        assert "--force" not in refused.value.advice()
-    assert head_of(folder) == before
-
-
-@pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
-def test_an_interrupted_push_leaves_the_old_chain_and_resumes(
-    here: SyncNode, folder: Path, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here.push("cities", folder.as_uri())
-    before = head_of(folder)
-    here.coordinator.push("cities", "Oslo", minute=9)
-    put = FolderTarget.put
-
-    def stopping(target: FolderTarget, what: ObjectKind, name: Multihash, content: BinaryIO) -> None:
-        if what is kind:
-            raise Unavailable(what="the disk", why="it was pulled out")
-        put(target, what, name, content)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FolderTarget, "put", stopping)
-        with pytest.raises(Unavailable):
-            here.push("cities", folder.as_uri())
-    assert head_of(folder) == before
-    assert len(read_chain(folder).rows()) == 6
-    assert here.push("cities", "")[-1].new_blocks == 1
-    assert_objects_are_whole(folder)
 
 
 def test_a_lost_or_damaged_object_is_named_and_the_folder_stays_without_a_head(

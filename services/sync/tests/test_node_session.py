@@ -1,7 +1,8 @@
-"""The connection of a push: its request for the head, and the exchange that follows on it."""
+"""The connection of a push: its request for the head, and the exchange that follows on it, or is refused."""
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,15 +12,18 @@ from aiohttp import web
 from odf_testing.builders import a_hash
 from odf_testing.http import running
 
-from odf_common.errors import InvalidInput, NotFound, Unavailable
+from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
+from odf_common.ports.clock import Backoff
 from odf_common.ports.store import MAX_REFERENCE_BYTES
+from odf_sync.access.remote_login import AccessForbidden, LoginRequired, authorization
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.remote_dataset import (
     PACK_VERSION,
     PACKS_HEADER,
 )
 from odf_sync.smart import connection
-from odf_sync.smart.connection import NodeSession
+from odf_sync.smart import connection as smart_connection
+from odf_sync.smart.connection import NodeSession, connect
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER
 
@@ -178,3 +182,73 @@ def test_a_node_that_does_not_answer_in_time_is_not_asked_again(monkeypatch: pyt
         server.accept()[0].close()
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+HEADERS = authorization("a token")
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "text"),
+    [
+        (404, {}, NotFound, "/push"),
+        (401, {}, LoginRequired, "requires a login (status 401)"),
+        (401, HEADERS, LoginRequired, "requires a login (status 401)"),
+        (403, {}, LoginRequired, "requires a login (status 403)"),
+        (403, HEADERS, AccessForbidden, "you may not write it (status 403)"),
+        (503, {}, Unavailable, "too many transfers"),
+        (400, {}, Unavailable, "status 400"),
+    ],
+)
+def test_an_upgrade_that_is_refused_says_why(
+    monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str], error: type[OdfError], text: str
+) -> None:
+    monkeypatch.setattr(smart_connection, "BUSY_BACKOFF", Backoff(first=0.01, most=0.01))
+    asked: list[str] = []
+
+    async def refuse(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=status)
+
+    app = web.Application()
+    app.router.add_get("/push", refuse)
+    with running(app) as base, pytest.raises(error) as caught, connect(f"{base}/push", PUSH, headers):
+        pass
+    assert type(caught.value) is error
+    assert text in str(caught.value)
+    assert len(asked) == (5 if status == 503 else 1)
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_a_server_that_is_busy_is_asked_again_when_it_says(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setattr(smart_connection, "MAX_PAUSE_SECONDS", 0.3)
+    asked: list[float] = []
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            return web.Response(status=status, headers={"Retry-After": "5"})
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.close()
+        return socket
+
+    monkeypatch.setattr(smart_connection, "BUSY_BACKOFF", Backoff(first=0.01, most=0.01))
+    app = web.Application()
+    app.router.add_get("/push", serve)
+    with running(app) as base, connect(f"{base}/push", PUSH, {}):
+        pass
+    assert len(asked) == 2
+    assert 0.25 < asked[1] - asked[0] < 4
+
+
+@pytest.mark.parametrize(
+    ("failures", "asked", "seconds"),
+    [(1, "5", 5.0), (1, "0", 0.3), (1, "9" * 5000, 10.0), (3, "", 1.2), (3, "-5", 1.2), (3, "soon", 1.2)],
+)
+def test_a_server_decides_within_limits_how_long_the_pause_is(
+    failures: int, asked: str, seconds: float
+) -> None:
+    assert smart_connection._pause(failures, {"Retry-After": asked}) == pytest.approx(seconds)
+    assert smart_connection._pause(failures, {}) < 10

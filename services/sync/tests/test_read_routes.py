@@ -1,8 +1,8 @@
-"""Reads as JSON: the recorded ones, and what callers may ask for."""
+"""Reads over HTTP without a copy: lists of datasets, last records, definitions."""
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -11,18 +11,33 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+import urllib3
+from odf_testing.builders import a_chain, a_dataset, a_seed
+from odf_testing.http import running
+from odf_testing.node_datasets import hold, in_memory
 from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_clients import JSON, answered, play_client
 from odf_testing.recorded_node import CITIES, recorded_node
 from odf_testing.recorded_transfers import all_recorded, lines_of
 from odf_testing.sync_node import SyncNode
 
+from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
-from odf_common.metadata.events import AddData
-from odf_common.ports.store import ObjectKind
+from odf_common.errors import StorageUnavailable
+from odf_common.identity.dataset_refs import Name
+from odf_common.identity.did import DatasetId
+from odf_common.metadata.events import AddData, SetInfo
+from odf_common.ports.store import ObjectKind, incarnation
+from odf_sync import search
+from odf_sync.access.access_store import AccessStore
+from odf_sync.access.directory import Directory
+from odf_sync.access.rules import Role, Visibility
 from odf_sync.http import read_routes
-from odf_sync.http.read_routes import NO_QUERIES, parquet_schema
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import application
+from odf_sync.http.read_routes import NO_QUERIES, ListRoutes, parquet_schema
+from odf_sync.search import OwnDatasets
 
 RECORDED_COLUMNS: Final = pa.schema(
     [
@@ -222,3 +237,133 @@ def test_parquet_shows_every_kind_of_column() -> None:
         "  }",
         "}",
     ]
+
+
+Headers = Mapping[str, str]
+DATASETS = {
+    "alice/open": Visibility.PUBLIC,
+    "alice/shared": Visibility.PRIVATE,
+    "alice/secret": Visibility.PRIVATE,
+    "orphan": Visibility.PUBLIC,
+}
+
+
+class Node:
+    """A server of the list alone."""
+
+    def __init__(self, home: Path, *, is_multi_tenant: bool) -> None:
+        self.datasets = in_memory()
+        self.directory = Directory(AccessStore(home), is_multi_tenant=is_multi_tenant, datasets=self.datasets)
+        authorizer = Authorizer(
+            catalog=self.datasets.catalog, local_writers="loopback", directory=self.directory
+        )
+        routes = ListRoutes(OwnDatasets(datasets=self.datasets, in_bucket=False), authorizer)
+        self.app = application(authorizer, tuple(routes.endpoints()))
+        self.base = ""
+        for name, visibility in DATASETS.items():
+            hold(
+                self.datasets,
+                name,
+                a_chain(a_seed(dataset=a_dataset(name)), SetInfo(description=f"about {name}")),
+            )
+            self.directory.store.set_visibility(incarnation(a_dataset(name), ""), visibility)
+
+    def token(self, name: str, **limits: Any) -> Headers:
+        token, _ = self.directory.create_token(Name(name), label="", **limits)
+        return {"Authorization": f"Bearer {token.text()}"}
+
+    def ask(self, headers: Headers, query: str = "") -> urllib3.BaseHTTPResponse:
+        return urllib3.request("GET", f"{self.base}/datasets{query}", headers=dict(headers), retries=False)
+
+    def names(self, headers: Headers) -> list[str]:
+        return [one["name"] for one in json.loads(self.ask(headers).data)["datasets"]]
+
+
+@pytest.fixture
+def listing_node(tmp_path: Path) -> Iterator[Node]:
+    listing_node = Node(tmp_path, is_multi_tenant=True)
+    for name in ("alice", "reader", "stranger"):
+        listing_node.directory.add_account(Name(name), None)
+    reader = listing_node.directory.store.account(Name("reader"))
+    listing_node.directory.store.set_role(incarnation(a_dataset("alice/shared"), ""), reader, Role.READER)
+    with running(listing_node.app) as listing_node.base:
+        yield listing_node
+
+
+def test_each_caller_sees_what_they_may_read(listing_node: Node) -> None:
+    everything = ["alice/open", "alice/secret", "alice/shared"]
+    assert listing_node.names({}) == ["alice/open"]
+    assert listing_node.names(listing_node.token("stranger")) == ["alice/open"]
+    assert listing_node.names(listing_node.token("reader")) == ["alice/open", "alice/shared"]
+    assert listing_node.names(listing_node.token("alice")) == everything
+    assert listing_node.names(
+        listing_node.token("alice", dataset=incarnation(a_dataset("alice/secret"), ""))
+    ) == [
+        "alice/open",
+        "alice/secret",
+    ]
+    assert listing_node.ask({"Authorization": "Bearer x"}).status == 401
+    assert b"secret" not in listing_node.ask({}).data
+
+
+def test_caches_ask_again_and_know_callers_apart(listing_node: Node) -> None:
+    headers = listing_node.ask({}).headers
+    assert (headers["Cache-Control"], headers["Vary"]) == ("no-cache", "Authorization")
+
+
+def test_a_page_ends_after_a_number_of_datasets_and_of_bytes(
+    listing_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alice = listing_node.token("alice")
+    for limit in ("PAGE_DATASETS", "PAGE_BYTES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(search, limit, 1)
+            page = json.loads(listing_node.ask(alice).data)
+            assert [one["name"] for one in page["datasets"]] == ["alice/open"]
+            assert page["next"] == "alice/open"
+            rest = listing_node.ask(alice, "?after=ALICE%2FSecret")
+            assert [one["name"] for one in json.loads(rest.data)["datasets"]] == ["alice/shared"]
+            assert json.loads(rest.data)["next"] is None
+
+
+def test_a_single_tenant_node_lists_private_datasets_to_programs_on_its_machine_only(tmp_path: Path) -> None:
+    listing_node = Node(tmp_path, is_multi_tenant=False)
+    with running(listing_node.app) as listing_node.base:
+        assert listing_node.names({}) == sorted(DATASETS)
+        assert listing_node.names({"Via": "proxy"}) == ["alice/open", "orphan"]
+
+
+def test_a_dataset_that_cannot_be_read_is_left_out(listing_node: Node) -> None:
+    dataset = a_dataset("alice/open")
+    listing_node.datasets.blobs.remove(
+        dataset, ObjectKind.BLOCK, listing_node.datasets.blobs.names(dataset, ObjectKind.BLOCK)
+    )
+    assert listing_node.names({}) == []
+
+
+def test_a_folder_that_cannot_be_read_is_left_out_and_a_bucket_that_cannot_be_read_is_said(
+    listing_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = listing_node.datasets.states.current
+
+    def refused(dataset: DatasetId) -> ChainState | None:
+        if dataset == a_dataset("alice/open"):
+            raise StorageUnavailable(file="datasets/x", why="permission denied")
+        return current(dataset)
+
+    shared = incarnation(a_dataset("alice/shared"), "")
+    listing_node.directory.set_visibility(shared, Visibility.PUBLIC)
+    monkeypatch.setattr(listing_node.datasets.states, "current", refused)
+    assert listing_node.names({}) == ["alice/shared"]
+    monkeypatch.setattr(OwnDatasets, "in_bucket", True)
+    assert listing_node.ask({}).status == 503
+
+
+def test_without_the_database_of_accounts_no_list_is_given(
+    listing_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: object) -> None:
+        raise StorageUnavailable(file="access.db", why="disk I/O error")
+
+    monkeypatch.setattr(listing_node.directory.store, "visibility", refused)
+    assert listing_node.ask({}).status == 503

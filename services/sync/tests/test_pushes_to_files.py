@@ -1,10 +1,11 @@
-"""Pushes to buckets, from which other nodes pull: in order, never over another chain unless forced."""
+"""Pushes to folders and buckets, from which other nodes pull: in order, never over another chain unless forced."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 import yaml
@@ -23,10 +24,12 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.identity.dataset_refs import Name
 from odf_common.identity.keys import generate
 from odf_common.identity.signatures import sign_block
-from odf_common.ports.store import ObjectKind
+from odf_common.ports.store import ObjectKind, require_entry
 from odf_common.service.settings import Settings
+from odf_sync.repositories.folder import FolderTarget
 from odf_sync.repositories.s3 import S3Target
-from odf_sync.search import OwnDatasets, Query, Search
+from odf_sync.search import OwnDatasets, Search
+from odf_sync.transfer.push_dataset import AnotherDataset
 from odf_sync.transfer.push_source import PushDiverged, RemoteAhead
 from odf_sync.transfer.remote_chain import SignatureRefused
 
@@ -61,16 +64,32 @@ def here(tmp_path: Path, server: MinioServer) -> SyncNode:
     return node
 
 
-def rewind(node: SyncNode, block: Multihash) -> None:
-    entry = node.catalog.by_alias("cities")
-    assert entry is not None
-    node.refs.compare_and_set(entry.dataset_id, expected=node.head("cities"), new=block)
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A folder or a bucket to push to."""
+
+    base: str
+    target: FolderTarget | S3Target
+
+    @property
+    def url(self) -> str:
+        return f"{self.base}/cities"
 
 
-def test_a_dataset_pushed_to_a_bucket_is_pulled_from_it(
-    here: SyncNode, place: S3Location, tmp_path: Path, server: MinioServer
+@pytest.fixture(params=["folder", "bucket"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, server: MinioServer) -> Store:
+    base = (tmp_path / "shared folder").as_uri()
+    if request.param == "folder":
+        return Store(base=base, target=FolderTarget(f"{base}/cities"))
+    bucket = server.new_bucket("shared")
+    return Store(base=str(bucket), target=S3Target(S3Location.parse(f"{bucket}/cities"), server.access))
+
+
+def test_a_pushed_dataset_is_pulled(
+    here: SyncNode, store: Store, tmp_path: Path, server: MinioServer
 ) -> None:
-    *steps, last = here.push("cities", str(place))
+    LocalRepositories(tmp_path / "here").add(Name("shared"), store.base)
+    *steps, last = here.push("cities", "shared/cities")
     assert list(dict.fromkeys(step.state for step in steps)) == [
         "comparing",
         "blocks",
@@ -85,64 +104,87 @@ def test_a_dataset_pushed_to_a_bucket_is_pulled_from_it(
     assert third.state == "up-to-date"
 
     there = node_at(tmp_path / "there", server)
-    assert there.pull(str(place), "copy")[-1].state == "updated"
+    assert there.pull(store.url, "copy")[-1].state == "updated"
     assert there.content("copy") == here.content("cities")
 
 
-def test_a_bucket_that_is_ahead_or_diverged_is_replaced_by_force_only(
-    here: SyncNode, place: S3Location, target: S3Target
-) -> None:
-    url, common = str(place), here.head("cities")
+def test_a_chain_that_is_ahead_or_diverged_is_replaced_by_force_only(here: SyncNode, store: Store) -> None:
+    common, entry = here.head("cities"), require_entry(here.catalog, "cities")
     assert common is not None
     here.coordinator.push("cities", "Oslo", minute=9)
-    here.push("cities", url)
-    ahead = target.head()
+    here.push("cities", store.url)
+    ahead = store.target.head()
 
-    rewind(here, common)
+    here.refs.compare_and_set(entry.dataset_id, expected=here.head("cities"), new=common)
     with pytest.raises(RemoteAhead):
-        here.push("cities", url)
+        here.push("cities", store.url)
     here.coordinator.push("cities", "Bern", "Rome", minute=10)
     with pytest.raises(PushDiverged) as refused:
-        here.push("cities", url)
+        here.push("cities", store.url)
     assert refused.value.common_block == str(common)
-    assert target.head() == ahead
+    assert store.target.head() == ahead
 
-    assert here.push("cities", url, is_forced=True)[-1].state == "updated"
-    assert target.head() == here.head("cities")
+    assert here.push("cities", store.url, is_forced=True)[-1].state == "updated"
+    assert store.target.head() == here.head("cities")
 
 
 def test_another_dataset_is_not_replaced_even_by_force(
-    here: SyncNode, place: S3Location, target: S3Target, tmp_path: Path, server: MinioServer
+    here: SyncNode, store: Store, tmp_path: Path, server: MinioServer
 ) -> None:
     there = node_at(tmp_path / "there", server)
     there.add_cities()
-    there.push("cities", str(place))
-    with pytest.raises(InvalidInput, match="another dataset"):
-        here.push("cities", str(place), is_forced=True)
-    assert target.head() == there.head("cities")
+    there.push("cities", store.url)
+    for is_forced in (False, True):
+        with pytest.raises(AnotherDataset) as refused:
+            here.push("cities", store.url, is_forced=is_forced)
+        assert str(require_entry(there.catalog, "cities").dataset_id) in str(refused.value)
+        assert "--force" not in refused.value.advice()
+    assert store.target.head() == there.head("cities")
 
 
 @pytest.mark.parametrize("kind", [ObjectKind.DATA, ObjectKind.BLOCK])
 def test_an_interrupted_push_leaves_the_old_chain_and_resumes(
-    here: SyncNode, place: S3Location, target: S3Target, kind: ObjectKind, monkeypatch: pytest.MonkeyPatch
+    here: SyncNode,
+    store: Store,
+    tmp_path: Path,
+    server: MinioServer,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    kind: ObjectKind,
 ) -> None:
-    here.push("cities", str(place))
-    before = target.head()
+    here.push("cities", store.url)
+    before, content = store.target.head(), here.content("cities")
     here.coordinator.push("cities", "Oslo", minute=9)
-    put = S3Target.put
+    put = type(store.target).put
 
-    def stopping(target: S3Target, what: ObjectKind, name: Multihash, content: BinaryIO) -> None:
+    def stopping(to: Any, what: ObjectKind, name: Multihash, content: BinaryIO) -> None:
         if what is kind:
-            raise Unavailable(what="the server", why="it was stopped")
-        put(target, what, name, content)
+            raise Unavailable(what="the store", why="it was stopped")
+        put(to, what, name, content)
 
     with monkeypatch.context() as patch:
-        patch.setattr(S3Target, "put", stopping)
+        patch.setattr(type(store.target), "put", stopping)
         with pytest.raises(Unavailable):
-            here.push("cities", str(place))
-    assert target.head() == before
+            here.push("cities", store.url)
+    assert store.target.head() == before
+    there = node_at(tmp_path / "there", server)
+    there.pull(store.url, "copy")
+    assert there.content("copy") == content
     assert here.push("cities", "")[-1].new_blocks == 1
-    assert target.head() == here.head("cities")
+    there.pull(store.url, "copy")
+    assert there.content("copy") == here.content("cities")
+
+
+def test_the_head_moves_only_from_where_it_is_expected(store: Store) -> None:
+    dataset, target = a_dataset(), store.target
+    assert target.head() is None
+    target.move_head(dataset, expected=None, new=a_hash("one"))
+    for expected in (None, a_hash("other")):
+        with pytest.raises(HeadMoved):
+            target.move_head(dataset, expected=expected, new=a_hash("two"))
+    assert target.head() == a_hash("one")
+    target.move_head(dataset, expected=a_hash("one"), new=a_hash("two"))
+    assert target.head() == a_hash("two")
 
 
 def test_signatures_are_pushed_to_a_bucket_and_pulled_from_it(
@@ -211,15 +253,6 @@ def test_an_object_is_stored_under_its_hash_and_only_there(
     assert stored == [(f"data/{name}", size)]
 
 
-def test_the_head_moves_only_from_where_it_is_expected(target: S3Target) -> None:
-    dataset = a_dataset()
-    target.move_head(dataset, expected=None, new=a_hash("one"))
-    for expected in (None, a_hash("other")):
-        with pytest.raises(HeadMoved):
-            target.move_head(dataset, expected=expected, new=a_hash("two"))
-    assert target.head() == a_hash("one")
-
-
 def test_of_many_pushes_at_once_one_moves_the_head(server: MinioServer, place: S3Location) -> None:
     def move(number: int) -> bool:
         try:
@@ -251,7 +284,7 @@ def test_a_dataset_pushed_to_a_bucket_is_found_by_a_search(
     LocalRepositories(tmp_path / "there").add(Name("s3"), str(base))
     own = OwnDatasets(datasets=there.datasets, in_bucket=True)
     search = Search(own=own, settings=there.settings)
-    (found,), (searched,) = search.find(Query(text="cities"))
+    (found,), (searched,) = search.find("cities")
     assert (found.name, found.found_in, searched.problem) == ("s3/alice/cities", ("name",), "")
 
 

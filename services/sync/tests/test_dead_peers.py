@@ -1,4 +1,4 @@
-"""Another node that goes away without a word: a transfer does not wait for what it would have taken to answer."""
+"""Nodes and receivers of webhooks that vanish without a word."""
 
 import threading
 import time
@@ -20,6 +20,12 @@ from odf_sync.http.ingest_client import SHORT_CALL_SECONDS, IngestClient, PushRe
 from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
+
+from .webhook_node import PREVIOUS, Node, Receiver, receiving
+from .webhook_node import home as home  # noqa: PLC0414 - a fixture
+from .webhook_node import node as node  # noqa: PLC0414 - a fixture
+from .webhook_node import quick as quick  # noqa: PLC0414 - a fixture
+from .webhook_node import receiver as receiver  # noqa: PLC0414 - a fixture
 
 LATE_SECONDS = 60.0  # an answer may take half an hour
 QUESTION = PushRequest(
@@ -143,3 +149,25 @@ def test_an_exchange_with_a_node_that_has_gone_ends(
         waiting.start()
         waiting.join(LATE_SECONDS)
         assert len(failures) == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("breaks", [BlackHole.swallow, BlackHole.drop])
+def test_an_event_is_posted_again_after_its_receiver_was_away(
+    node: Node, receiver: Receiver, breaks: Callable[[BlackHole], None]
+) -> None:
+    silent = threading.Event()
+    with receiving(silent) as lost, black_hole(port_of(lost)) as hole:
+        node.add(f"http://{hole.address}/hook")
+        lost.await_posts(1)
+        breaks(hole)
+        silent.set()  # the answer is lost
+        node.move(PREVIOUS)
+        node.add(receiver.url)
+        assert receiver.await_posts(1)[0].facts["head"] == str(PREVIOUS)
+        hole.restore()
+        assert lost.await_posts(2, LATE_SECONDS)[-1].facts["head"] == str(PREVIOUS)
+
+
+def port_of(receiver: Receiver) -> int:
+    return int(receiver.url.rpartition(":")[2].partition("/")[0])
