@@ -191,7 +191,7 @@ async def _serve(
         app,
         access_log=None,
         lingering_time=UNREAD_BODY_SECONDS,
-        auto_decompress=False,  # see `content_encoding.py`
+        auto_decompress=False,  # `ingest_routes` decompresses
     )
     await runner.setup()
     assert runner.server is not None

@@ -1,4 +1,4 @@
 """The Smart Transfer Protocol: messages, the order they come in, archives of blocks, and the client's end.
 
-The server's end is `odf_sync.http.smart_protocol`.
+The server's end is `odf_sync.http.smart_routes`.
 """

@@ -27,7 +27,7 @@ from odf_sync.smart.exchange import (
     TransferRefused,
     refusal_in,
 )
-from odf_sync.smart.message_json import encode, numbers, place, with_items
+from odf_sync.smart.message_json import encode, numbers, place_json, with_items
 from odf_sync.smart.messages import (
     Download,
     DownloadsReply,
@@ -128,7 +128,7 @@ class Channel:
         """
         reply = DownloadsReply(object_transfer_strategies=())
         self.end.note_sent(reply)
-        places = map(place, downloads)
+        places = map(place_json, downloads)
         parts = iter(lambda: ",".join(islice(places, PLACES_AT_A_TIME)), "")
         await self._send_pieces(with_items(reply, parts), most=MAX_SENT_MESSAGE_BYTES)
 

@@ -63,7 +63,7 @@ def encode(message: Message) -> str:
             DownloadsReply(object_transfer_strategies=strategies)
             | UploadsReply(object_transfer_strategies=strategies)
         ):
-            return "".join(with_items(message, map(place, strategies)))
+            return "".join(with_items(message, map(place_json, strategies)))
         case _:
             return _compact(_enveloped(message))
 
@@ -112,8 +112,8 @@ def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
     raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
 
 
-def place(item: Download | Upload) -> str:
-    """Return what a message says about an object, as JSON."""
+def place_json(item: Download | Upload) -> str:
+    """Return the JSON of the place of an object."""
     return _compact(_plain(item))
 
 

@@ -1,5 +1,5 @@
 """Copies of datasets between nodes, folders and buckets.
 
-`pull` brings chains in; `push` sends them out and takes in those that other nodes push. Here is what both share:
-comparing chains, blocks and objects of a repository, the local side of a copy, signatures, privacy and aliases.
+`pull_dataset` brings chains in, `push_dataset` sends them out, `accept_push` takes in those that other nodes push. They
+share the blocks and objects of a repository, and the local side of a copy.
 """

@@ -228,9 +228,7 @@ class _Pull:
         """Fetch the blocks that are missing here, with what they declare, and move the reference."""
         copy, blocks = self.copy, missing.blocks
         name, blobs, catalog = copy.name, self.datasets.blobs, self.datasets.catalog
-        past = None
-        if copy.here is not None and missing.common is not None:  # the last block that both have
-            past = self.datasets.states.state_at(copy.here.dataset_id, missing.common)
+        past = self._common_state(missing)
         state = admit_all(past, blocks)
         log.debug(
             "copying blocks",
@@ -267,6 +265,12 @@ class _Pull:
             missing_inputs=missing_inputs(catalog, state) if absent else (),
             is_private=self.has_become_private(),
         )
+
+    def _common_state(self, missing: MissingBlocks) -> ChainState | None:
+        """Return the state at the last block that both have."""
+        if self.copy.here is None or missing.common is None:
+            return None
+        return self.datasets.states.state_at(self.copy.here.dataset_id, missing.common)
 
     def _commit(self, state: ChainState) -> None:
         """Ask the coordinator to move the head, or to create the dataset."""

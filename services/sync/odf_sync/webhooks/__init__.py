@@ -1,4 +1,4 @@
 """Webhooks: notify URLs, chosen by the node's operator, when a dataset's head moves (docs/formats/notifications.md).
 
-`webhook_store` stores them, `sender` delivers, `signatures` signs.
+`webhook_store` stores them, `deliveries` signs their events, `sender` delivers.
 """
