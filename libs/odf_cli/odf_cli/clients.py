@@ -7,7 +7,7 @@ import json
 import os
 import pwd
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ from odf_cli.exit_codes import keeping_interrupts
 from odf_cli.suggestions import future_remark
 from odf_common.adapters.grpc.client import RESTART_TIMEOUT_SECONDS, await_channel, calling
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.identity.dataset_refs import Alias, Name, parse_alias
 from odf_common.metadata.scalars import Timestamp
 from odf_common.service.protection import command_credentials
 from odf_common.service.settings import TENANCY_FILE, load
@@ -36,6 +35,7 @@ T = TypeVar("T")
 COMMAND_TIMEOUT_SECONDS = 60.0  # deadline of a short call
 OPTIONAL_CALL_TIMEOUT_SECONDS = 1.0  # deadline of optional information, shown only if it arrives at once
 HEALTH_TIMEOUT_SECONDS = 2.0
+HTTP_OK = 200
 STREAM_TIMEOUT_SECONDS = 24 * 3600.0  # deadline of a call that streams its progress
 
 
@@ -150,11 +150,16 @@ def _stuck(sources: Sequence["StuckReply.Source"]) -> Stuck:
 
 def live_view(node: Node, timeout: float) -> list[dict[str, Any]]:
     """Return the datasets as the views see them; raises `Unavailable`."""
-    from http.client import HTTPException
-    from urllib.request import urlopen
+    from http.client import HTTPConnection, HTTPException
 
+    if node.views is None:
+        raise Unavailable(what="the live view", why="this node does not run it")
     try:
-        with urlopen(f"{node.views}/datasets", timeout=timeout) as answer:  # noqa: S310 - our own node
+        with closing(HTTPConnection(node.views.removeprefix("http://"), timeout=timeout)) as connection:
+            connection.request("GET", "/datasets")
+            answer = connection.getresponse()
+            if answer.status != HTTP_OK:
+                raise Unavailable(what="the live view", why=f"{answer.status} {answer.reason}")
             rows: list[dict[str, Any]] = json.load(answer)
     except (OSError, ValueError, HTTPException) as error:
         raise Unavailable(what="the live view", why=str(error)) from error
@@ -200,7 +205,13 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
 
     Raises `Unavailable` without sync, which knows the accounts, unless the home was never that of such a node.
     """
-    aliases = [alias for alias in map(_alias, names) if alias is not None and alias.account is not None]
+    from odf_common.identity.dataset_refs import Alias, Name, parse_alias
+
+    aliases: list[Alias] = []
+    for name in names:
+        with suppress(InvalidInput):  # which the node refuses
+            aliases.append(parse_alias(name))
+    aliases = [alias for alias in aliases if alias.account is not None]
     if not aliases:
         return
     from odf_common.proto.odf.node.v1.access_pb2 import ListAccountsRequest
@@ -217,14 +228,6 @@ def require_owners(names: Iterable[str], node: Node | None = None) -> None:
     for alias in aliases if reply.is_multi_tenant else ():
         if alias.account not in existing:
             raise NoAccount(what=str(alias), account=str(alias.account))
-
-
-def _alias(name: str) -> Alias | None:
-    """Return a name in its parts; None for one that the node refuses."""
-    try:
-        return parse_alias(name)
-    except InvalidInput:
-        return None
 
 
 def webhooks(node: Node | None = None) -> AbstractContextManager["WebhooksStub"]:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from odf_common.errors import InvalidInput, NotFound, OdfError
-from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
 from odf_common.service.settings import load
 
 if TYPE_CHECKING:
@@ -40,6 +38,8 @@ def is_remote(name: str) -> bool:
 
     `a/b` is, if `a` is a repository, unless it is a dataset of this node: an account may have the name of a repository.
     """
+    from odf_common.identity.dataset_refs import AmbiguousAlias, RemoteAlias, RemoteId, Url, parse_ref_any
+
     try:
         ref = parse_ref_any(name)
     except InvalidInput:
@@ -89,6 +89,8 @@ def find_block(items: Iterable["BlockItem"], dataset: str, block: str) -> "Block
 
 def canonical(block: str) -> str:
     """Return a full hash in its printed form, anything else in lower case, as part of a hash."""
+    from odf_common.hashing.multihash import Multihash
+
     try:
         return str(Multihash.parse(block))
     except InvalidInput:

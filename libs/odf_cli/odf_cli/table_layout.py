@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rich.cells import cell_len, set_cell_size
-
 from odf_common.codec.visible_text import visible_line
 
 GAP: Final = "  "
@@ -22,6 +20,15 @@ INDENT: Final = "  "
 _TIME: Final = re.compile(r"-?\d{4,}-\d\d-\d\d(T[\d:.]+Z?)?|\d\d:\d\d(:[\d.]+)?")
 
 Style = Callable[[str], str]  # adds something of no width, such as a colour
+
+
+def cell_len(text: str) -> int:
+    """Return the width of a text on a terminal; that of other than ASCII is rich's, which is slow to import."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    from rich import cells
+
+    return cells.cell_len(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +126,8 @@ def fields_of(pairs: Mapping[str, str], width: int | None) -> tuple[str, ...]:
     lines: list[str] = []
     for name, value in pairs.items():
         shown = visible_line(name)
-        label = set_cell_size(shown if cell_len(shown) <= names else cut(shown, names), names) + GAP
+        shown = shown if cell_len(shown) <= names else cut(shown, names)
+        label = shown + " " * (names - cell_len(shown)) + GAP
         words = [visible_line(line) for line in value.split("\n")]
         room = None if width is None else width - cell_len(label)
         longest = max((cell_len(word) for line in words for word in line.split()), default=0)
@@ -146,6 +154,8 @@ def cut(text: str, width: int) -> str:
 
     Names often differ only at the end, and a block can be found by the end of its hash.
     """
+    from rich.cells import set_cell_size
+
     if " " in text:
         return at_word(text, set_cell_size(text, width - 1)) + ELLIPSIS
     end = (width - 1) // 3

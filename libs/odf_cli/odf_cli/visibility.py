@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from odf_cli import clients
 from odf_cli.output import remark
 from odf_common.errors import OdfError
-from odf_common.proto.odf.node.v1.access_pb2 import DatasetAccess, ShowAccessRequest
+
+if TYPE_CHECKING:
+    from odf_common.proto.odf.node.v1.access_pb2 import DatasetAccess
 
 
 def say_if_private(aliases: Iterable[str]) -> None:
@@ -17,6 +20,8 @@ def say_if_private(aliases: Iterable[str]) -> None:
     aliases = tuple(alias for alias in aliases if "@" not in alias)
     if not aliases:
         return
+    from odf_common.proto.odf.node.v1.access_pb2 import ShowAccessRequest
+
     with suppress(OdfError), clients.access(timeout=0) as access:
         for alias in aliases:
             request = ShowAccessRequest(ref=alias)
@@ -42,6 +47,8 @@ def said_if_private() -> Iterator[set[str]]:
 
 
 def _say_private_copy(alias: str) -> None:
+    from odf_common.proto.odf.node.v1.access_pb2 import ShowAccessRequest
+
     with suppress(OdfError), clients.access(timeout=0) as access:
         request = ShowAccessRequest(ref=alias, with_derivatives=True)
         shown = access.ShowAccess(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
@@ -49,7 +56,7 @@ def _say_private_copy(alias: str) -> None:
         say_derivatives(shown)
 
 
-def _say_private(shown: DatasetAccess, otherwise: str) -> None:
+def _say_private(shown: "DatasetAccess", otherwise: str) -> None:
     why = f"it comes from {', '.join(shown.private_origins)}" if shown.private_origins else otherwise
     remark(
         f"{shown.dataset} is private here, since {why}; "
@@ -57,7 +64,7 @@ def _say_private(shown: DatasetAccess, otherwise: str) -> None:
     )
 
 
-def say_derivatives(shown: DatasetAccess) -> None:
+def say_derivatives(shown: "DatasetAccess") -> None:
     """List the derivatives of a dataset by their visibility; nothing if there are none."""
     by_visibility: dict[str, list[str]] = {}
     for derived in shown.derivatives:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -177,7 +176,7 @@ def test_json_output_has_the_same_problems(capsys: pytest.CaptureFixture[str]) -
 def test_a_full_disk_is_the_first_problem(
     answers: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=20_480))
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=5, f_frsize=4096))
     assert cli.main(["status", "--output", "json"]) == 0
     first, *others = json.loads(capsys.readouterr().out)["problems"]
     assert (first["of"], first["problem"]) == ("disk", f"disk full: 20 KiB are free at {answers}")

@@ -1,8 +1,8 @@
 """`odf ingest DATASET [FILE…|-]`: append files; each is one batch, committed when the command returns."""
 
+import os
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def command(
     node = clients.this_node()
     if "-" in (files or ("-",)):
         remark_on_typing("records")
-    run = idempotency_key or uuid.uuid4().hex
+    run = idempotency_key or os.urandom(16).hex()
     results: list[_Result] = []
     for number, file in enumerate(files or ("-",)):
         header = PushHeader(

@@ -1,6 +1,6 @@
 """`odf list`: the node's datasets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -10,7 +10,6 @@ from odf_cli.embedded.node_file import Node
 from odf_cli.output import is_wide, output_option, print_rows, remark, shorten_rows
 from odf_cli.rows import summary_row, with_stuck
 from odf_common.errors import Unavailable
-from odf_common.identity.dataset_refs import NamePattern, parse_alias, parse_pattern
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ListRequest
 
 COLUMNS = ("alias", "kind", "records", "blocks", "watermark", "updated")
@@ -37,11 +36,11 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
       odf list 'flights.%'
       odf list --output json
     """
-    parsed = [parse_pattern(pattern) for pattern in patterns]
+    is_shown = _filter(patterns)
     node = clients.this_node()
     with clients.coordinator(node) as coordinator:
         reply = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS)
-    shown = [dataset for dataset in reply.datasets if not parsed or _is_like(parsed, dataset.alias)]
+    shown = [dataset for dataset in reply.datasets if is_shown(dataset.alias)]
     stuck = clients.stuck_sources(node)
     rows = [with_stuck(summary_row(dataset), stuck, dataset.dataset_id) for dataset in shown]
     columns = COLUMNS + tuple(
@@ -60,9 +59,14 @@ def command(*, patterns: tuple[str, ...], output: str) -> None:
     print_rows(rows, output, columns=columns, extra=EXTRA)
 
 
-def _is_like(patterns: Sequence[NamePattern], alias: str) -> bool:
-    name = parse_alias(alias)
-    return any(pattern.matches(name) for pattern in patterns)
+def _filter(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return whether a name matches one of the patterns; without patterns, all names do."""
+    if not patterns:
+        return lambda _: True
+    from odf_common.identity.dataset_refs import parse_alias, parse_pattern
+
+    parsed = [parse_pattern(pattern) for pattern in patterns]
+    return lambda name: any(pattern.matches(parse_alias(name)) for pattern in parsed)
 
 
 def _live(node: Node) -> Mapping[str, Mapping[str, Any]]:

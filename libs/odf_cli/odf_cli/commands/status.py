@@ -1,6 +1,6 @@
 """`odf status`: the node's parts, their addresses, problems, and the state of the datasets."""
 
-import shutil
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -85,9 +85,10 @@ def command(*, names: tuple[str, ...], output: str) -> None:
 def disk_problems(home: Path) -> list[dict[str, object]]:
     """Return the problem that the disk of the node's home is full, which explains most others."""
     try:
-        free = shutil.disk_usage(home).free
+        disk = os.statvfs(home)
     except OSError:  # the parts report what they cannot read
         return []
+    free = disk.f_bavail * disk.f_frsize
     if free >= NEARLY_FULL_BYTES:
         return []
     return [

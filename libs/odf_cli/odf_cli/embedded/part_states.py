@@ -1,8 +1,6 @@
 """The states of the services and parts of a node, as a command sees them."""
 
-import asyncio
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -10,18 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from odf_cli.embedded.node_file import Node, Part, find_node, is_running
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
 from odf_common.adapters.local.outage_files import Outage, read_outages
 from odf_common.errors import OdfError
-from odf_common.service.health import is_served, probe_of
 from odf_common.service.part_checks import Check, checks_of, service_check, why_silent
-from odf_common.service.probes import Probe
 from odf_common.service.protection import SERVICE_ADDRESSES, VIEWS, command_credentials, secret_of
 from odf_common.service.settings import Settings
 
-CONTAINER_PROCESS: Final = 1  # the pid of a container's command
-SCRATCH: Final = Path(tempfile.gettempdir())
-ProbeOf = Callable[[str, PeerCredentials], Probe]
 DISPENSABLE: Final = frozenset({"redis"})  # services work without it, if slower
 RECONNECTS: Final = "look at its state and log where it runs; the services connect again by themselves"
 SERVICE_REMEDY: Final = "look at its state and log where it runs"
@@ -40,9 +32,7 @@ def located_node(settings: Settings) -> Node:
     """
     node = find_node(settings)
     if not node.services and not node.parts:
-        node = replace(
-            node, services=asyncio.run(_probe_services(settings)), parts=_configured_parts(settings)
-        )
+        node = replace(node, services=_probe_services(settings), parts=_configured_parts(settings))
     used = {part.name for part in (*node.services, *node.parts)} | {"kafka", "redis", "store"}
     used |= {name for name, field in SERVICE_ADDRESSES.items() if getattr(settings, field) is not None}
     # A node may run without services that it does not need, such as the engine.
@@ -121,15 +111,21 @@ def _with_outages(part: Part, outages: Sequence[Outage], node: Node) -> Part:
     )
 
 
-async def _probe_services(settings: Settings) -> tuple[Part, ...]:
+def _probe_services(settings: Settings) -> tuple[Part, ...]:
+    import asyncio
+
+    from odf_common.service.health import is_served, probe_of
+
+    async def probe_all(names: Iterable[str]) -> list[bool]:
+        return await asyncio.gather(*(is_served(probe_of(name, settings)) for name in names))
+
     fields = {**SERVICE_ADDRESSES, VIEWS: "views_http"}
     names = [name for name, field in fields.items() if getattr(settings, field) is not None]
-    served = await asyncio.gather(*(is_served(probe_of(name, settings)) for name in names))
     return tuple(
         Part(name=name, pid=None, state="ready")
-        if is_served
+        if answers
         else Part(name=name, pid=None, state="unreachable", remedy=SERVICE_REMEDY)
-        for name, is_served in zip(names, served, strict=True)
+        for name, answers in zip(names, asyncio.run(probe_all(names)), strict=True)
     )
 
 

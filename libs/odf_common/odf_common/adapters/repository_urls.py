@@ -1,11 +1,13 @@
 """URLs of repositories, and of the datasets in them (wire-facts §8)."""
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.dataset_refs import RemoteAlias
+
+if TYPE_CHECKING:
+    from odf_common.identity.dataset_refs import RemoteAlias
 
 SMART_PREFIX: Final = "odf+"  # before http: the Smart Transfer Protocol
 WEB: Final = ("http", "https")
@@ -66,7 +68,7 @@ def _credentials(url: str) -> tuple[str, str, str]:
     return scheme, credentials + at, host
 
 
-def dataset_url(base: str, dataset: RemoteAlias | str) -> str:
+def dataset_url(base: str, dataset: "RemoteAlias | str") -> str:
     """Return the URL of a dataset of a repository, given by its alias or by the folder's name."""
     if isinstance(dataset, str):
         return base + quote(dataset)

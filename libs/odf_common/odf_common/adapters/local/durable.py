@@ -4,10 +4,8 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import stat
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -115,7 +113,7 @@ def _write_unsynced(target: Path, content: bytes, mode: int = READABLE) -> Itera
 
 def pending_beside(target: Path) -> Path:
     """Return a new hidden name next to `target`."""
-    return target.with_name(f"{PENDING}{uuid.uuid4().hex}")
+    return target.with_name(f"{PENDING}{os.urandom(16).hex()}")
 
 
 @contextlib.contextmanager
@@ -168,6 +166,8 @@ def move(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
+    import shutil  # noqa: PLC0415 - commands copy nothing, and it imports modules for compression
+
     pending = pending_beside(target)
     with _removed_on_failure(pending), naming(target):
         with open_file(source) as old, pending.open("xb") as new:

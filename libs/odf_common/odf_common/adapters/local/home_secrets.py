@@ -5,7 +5,6 @@ The secrets distinguish the node's user from other users of the machine, who rea
 
 import contextlib
 import os
-import secrets
 import stat
 from pathlib import Path
 from typing import Final
@@ -68,6 +67,8 @@ def ensure_secret(home: Path, name: str) -> str:
     file = secret_file(home, name)
     if not durable.exists(file):
         durable.make_folder(file.parent, mode=durable.PRIVATE_FOLDER)
+        import secrets  # noqa: PLC0415 - commands create none, and it imports modules for random numbers
+
         text = secrets.token_urlsafe(SECRET_BYTES)
         pending = durable.write_pending(file, f"{text}\n".encode(), mode=durable.PRIVATE)
         try:

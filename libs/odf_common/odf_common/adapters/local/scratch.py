@@ -5,10 +5,7 @@ Several processes share a home. A process's lock is released when it ends, which
 
 import fcntl
 import os
-import shutil
-import tempfile
 import threading
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +26,8 @@ class Scratch:
 
     def folder(self) -> Path:
         """Return a new empty folder."""
+        import tempfile  # noqa: PLC0415 - commands need only the lock
+
         with self._guard:
             if self._own is None:
                 self._parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +39,7 @@ class Scratch:
     def _make_folder(self) -> Path:
         """Return this process's folder once its lock is held; retry if another process swept the lock file."""
         while True:
-            own = self._parent / f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+            own = self._parent / f"{os.getpid()}-{os.urandom(6).hex()}"
             handle = locked_by_name(_lock_of(own), os.O_CREAT)
             if handle is not None:
                 self._handle = handle
@@ -48,6 +47,8 @@ class Scratch:
 
     def _sweep(self) -> None:
         """Remove the folders of processes that have ended."""
+        import shutil  # noqa: PLC0415 - commands need only the lock
+
         for lock in self._parent.glob(f"*{LOCK}"):
             handle = locked_by_name(lock)
             if handle is None:

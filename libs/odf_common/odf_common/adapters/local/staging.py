@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +62,7 @@ class StagedFile:
         folder.mkdir(parents=True, exist_ok=True)
         handle: int | None = None
         while handle is None:
-            self._file = folder / uuid.uuid4().hex
+            self._file = folder / os.urandom(16).hex()
             handle = locked_by_name(self._file, os.O_CREAT | os.O_EXCL)
         self._handle = handle
 
