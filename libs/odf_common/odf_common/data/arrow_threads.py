@@ -1,6 +1,6 @@
 """Starts the threads with which Arrow reads, before any of them is needed.
 
-If the system does not start one, Arrow counts it all the same, and what waits for it never ends. Threads that were
+If the system does not start one, Arrow counts it anyway, and what waits for it never ends. Threads that were
 started once stay.
 """
 
