@@ -182,7 +182,8 @@ def test_a_call_that_fails_stops_nothing_and_loses_nothing(
     world: World, counts: dict[tuple[str, str], int], service: str, error: str
 ) -> None:
     calls = counts[service, error]
-    assert calls > 0 or service == "views", "no call is seen"
+    # Most threads exist already.
+    assert calls > 0 or service == "views" or error == "EAGAIN", "no call is seen"
     for after in random.Random(f"{SEED} {service} {error}").sample(range(calls), min(SAMPLE, calls)):
         fail(world, service, error, after)
 

@@ -15,7 +15,7 @@ MODULES: Final = {
     "sync": "odf_sync",
     "views": "odf_coordinator.views",
 }
-ERRORS: Final = ("ENOSPC", "EIO", "EMFILE", "ENOMEM")
+ERRORS: Final = ("ENOSPC", "EIO", "EMFILE", "ENOMEM", "EAGAIN")
 
 
 @dataclass(frozen=True, slots=True)

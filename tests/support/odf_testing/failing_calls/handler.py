@@ -21,12 +21,15 @@ FAILED: Final = "failed "
 RECEIVE, SEND = 0xC0502100, 0xC0182101  # SECCOMP_IOCTL_NOTIF_…
 CONTINUE: Final = 1
 AT_FDCWD: Final = 0xFFFFFF9C
+CLONE_THREAD: Final = 0x00010000
 PATH_BYTES: Final = 4096
 PROTECTED: Final = (FOLDER, "logs/")  # a log that takes no line cannot say so
 
 # Numbers on x86_64 and aarch64, which lacks some; the argument with the path or file (negative: of a folder before it).
 _CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
     "accept4": (288, 242),
+    "clone": (56, 220),
+    "clone3": (435, 435),
     "fallocate": (285, 47),
     "fdatasync": (75, 83),
     "fsync": (74, 82),
@@ -62,6 +65,7 @@ _BY_FOLDER: Final = frozenset(
     {"linkat", "mkdirat", "newfstatat", "openat", "renameat", "renameat2", "statx", "unlinkat"}
 )
 _SOCKETS: Final = frozenset({"accept4", "socket"})
+_STARTS: Final = frozenset({"clone", "clone3"})
 _CREATES: Final = frozenset({"link", "linkat", "mkdir", "mkdirat", "rename", "renameat", "renameat2"})
 _REMOVES: Final = frozenset({"rmdir", "unlink", "unlinkat"})
 _WRITES: Final = frozenset({"fallocate", "fdatasync", "fsync", "ftruncate", "pwrite64", "write", "writev"})
@@ -71,6 +75,7 @@ _OPENS: Final = frozenset({"open", "openat"})
 _FAIL_WITH: Final = {
     "ENOSPC": _CREATES | _WRITES | _OPENS,
     "EIO": _CREATES | _REMOVES | _WRITES | _READS | _ASKS | _OPENS,
+    "EAGAIN": _STARTS,
     "EMFILE": _OPENS | _SOCKETS,
     "ENOMEM": _CREATES | _REMOVES | _ASKS | _OPENS | {"getdents64", "mmap", "socket"},
 }
@@ -161,6 +166,9 @@ class Handler:
             return "network" if args[0] in (socket.AF_INET, socket.AF_INET6) else None
         if name == "accept4":
             return "network"
+        if name in _STARTS:
+            flags = args[0] if name == "clone" else _number(pid, args[0])
+            return "thread" if flags & CLONE_THREAD else None
         try:
             path = self._path(pid, name, args)
         except OSError:
@@ -184,6 +192,12 @@ def _may_need_space(name: str, args: list[int]) -> bool:
     if name not in _OPENS:
         return True
     return bool(args[1 if name == "open" else 2] & os.O_CREAT)
+
+
+def _number(pid: int, address: int) -> int:
+    with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        memory.seek(address)
+        return int.from_bytes(memory.read(8), sys.byteorder)
 
 
 def _text(pid: int, address: int) -> str:
