@@ -54,7 +54,7 @@ EXPIRED: Final = (
 SPACE: Final = f"{HELP}::test_space_is_freed_by_the_commands_that_are_named"
 COORDINATOR: Final = "services/coordinator/tests"
 UPGRADE: Final = "tests/integration/test_the_engine_is_upgraded.py"
-SKIPPED: Final = "services/ingest/tests/poll/test_skipped_files.py"
+SKIPPED: Final = "services/ingest/tests/poll/test_files_glob.py"
 # Message → the test that provokes it, does what it names, and sees that the problem is gone.
 FOLLOWED: Final = {
     "odf_common/adapters/local/catalog.py CorruptName.advice": (

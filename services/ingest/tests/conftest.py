@@ -249,6 +249,12 @@ def make_bench(benches: Callable[..., Bench]) -> MakeBench:
 
 
 @pytest.fixture
+def bench(make_bench: MakeBench) -> Bench:
+    """A dataset with the push source `default`, which appends."""
+    return make_bench()
+
+
+@pytest.fixture
 def make_polled(benches: Callable[..., Bench]) -> MakeBench:
     """Return a factory of datasets with a polling source."""
 

@@ -45,11 +45,6 @@ def gone_after(looks: int) -> grpc.ServicerContext:
 
 
 @pytest.fixture
-def bench(make_bench: Any) -> Any:
-    return make_bench()
-
-
-@pytest.fixture
 def servicer(bench: Any, tmp_path: Path) -> Any:
     """A servicer of one dataset; `given` has the answers of its other components."""
     catalog = MemoryCatalog()

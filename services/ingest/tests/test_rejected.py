@@ -271,9 +271,8 @@ def test_dead_letters_are_flushed_in_parts_and_all_before_the_reason_is_stored(
     ],
 )
 def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
-    make_bench: Any, rows: dict[str, str], kept: dict[str, str]
+    bench: Any, rows: dict[str, str], kept: dict[str, str]
 ) -> None:
-    bench = make_bench()
     file = RejectedOfFile(
         dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7), **rows
     )
@@ -282,18 +281,6 @@ def test_a_dead_letter_of_a_row_says_how_to_read_it_again(
     same = {"dataset": str(bench.dataset), "source": "default", "event-time": "7", **kept}
     facts = [letter.facts for letter in bench.coordinator.letters]
     assert facts == [{**same, "header-bytes": "5"}, same]
-
-
-def test_rejected_rows_of_a_source_are_numbered_from_zero(make_bench: Any) -> None:
-    bench = make_bench()
-    policy = bench.rejecting
-    file = RejectedOfFile(
-        dataset=bench.dataset, source="default", label="file", event_time=Timestamp.from_ms(7)
-    )
-    bad = BadRecord(partition=0, offset=3, value=b"row", reason="line 4")
-    policy.bury_rows(file, [bad, bad], SourceProgress())
-    policy.bury_rows(file, [bad], SourceProgress(ends={rows_part("default"): 2}))
-    assert [letter.offset for letter in bench.coordinator.letters] == [0, 1, 2]
 
 
 def test_letters_of_a_removed_source_hide_no_others(rejected: Any) -> None:
@@ -332,26 +319,9 @@ def bury_row(bench: Any, push: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_of_letters_with_one_number_that_of_the_committed_push_counts(
-    make_bench: Any, is_first: bool
-) -> None:
-    bench = make_bench()
-    letters = StoredLetters(bench.coordinator.letters)
-    made = bench.rejected_messages(letters)
-    position = SourcePosition()
-    for number in range(4):
-        for push in (f"{number}", "killed") if is_first else ("killed", f"{number}"):
-            bury_row(bench, push, number)
-        position = position.with_rejected_rows(1).with_receipt(f"{number}", "")
-        commit(bench, position)
-    assert [letter.value for letter in made.open(bench.dataset)] == [b"0", b"1", b"2", b"3"]
-
-
-@pytest.mark.parametrize("is_first", [True, False])
 def test_of_letters_with_one_number_that_of_the_committed_message_or_push_counts(
-    make_bench: Any, is_first: bool
+    bench: Any, is_first: bool
 ) -> None:
-    bench = make_bench()
     made = bench.rejected_messages(StoredLetters(bench.coordinator.letters))
     position = SourcePosition()
     for number in range(4):
@@ -440,26 +410,10 @@ def test_decisions_and_reasons_are_stored_under_the_datasets_lock_and_then_annou
 
 @pytest.mark.parametrize(("is_skipped", "is_bad"), [(False, False), (True, True)])
 def test_a_source_that_stops_at_bad_messages_commits_good_ones_and_the_one_to_skip(
-    make_bench: Any, is_skipped: bool, is_bad: bool
+    bench: Any, is_skipped: bool, is_bad: bool
 ) -> None:
-    bench = make_bench()
     save_settings(bench.blobs, bench.dataset, "default", SourceSettings.from_plain({"badRecords": "stop"}))
     batch = a_message_batch({}, {0: 0}, end={0: 9}, is_skipped=is_skipped)
     bad = [BadRecord(partition=0, offset=8, value=b"x", reason="no")] if is_bad else []
     policy = bench.rejecting
     assert policy.committable(bench.dataset, "default", batch, bad) is batch
-
-
-def test_the_number_of_rejected_messages_is_sent_before_the_bus_is_flushed(
-    rejected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, _, bench = rejected
-    sent = list[int]()
-    monkeypatch.setattr(
-        bench.coordinator,
-        "flush",
-        lambda: sent.append(bench.coordinator.sent[-1][1].ingest_progress.rejected),
-    )
-    bad = BadRecord(partition=0, offset=5, value=b"", reason="third")
-    bench.rejecting.announce(bench.state, "default", [bad])
-    assert sent == [3]

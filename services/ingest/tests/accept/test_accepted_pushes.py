@@ -2,7 +2,7 @@ import errno
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,9 +13,7 @@ from typing import Any, cast
 import pytest
 from odf_testing.guarded import GuardedDict
 
-from odf_common.data.slices import write_slice
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
@@ -25,7 +23,6 @@ from odf_ingest.accepted_pushes import (
     PUSH_BACKOFF,
     AcceptedPushes,
     Parts,
-    PendingPush,
     Receipt,
     Receipts,
     id_of,
@@ -221,37 +218,25 @@ def test_a_kill_loses_and_doubles_nothing(
     assert (done.state, done.records, node.bench.values("id")) == ("committed", records, [(1,)])
 
 
-def test_who_waits_for_a_push_is_told_at_once_that_the_disk_is_full(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "name", "fault"),
+    [
+        (slice_writer, "write_slice", OSError(errno.ENOSPC, "full")),
+        (Receipts, "pending", StorageUnavailable(file="accepted", why="Cannot allocate memory")),
+    ],
+    ids=["the disk is full", "pushes cannot be listed"],
+)
+def test_who_waits_for_a_push_is_told_at_once_what_fails(
+    node: Node, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fault: Exception
 ) -> None:
-    disk = [OSError(errno.ENOSPC, "full")]
+    faults, usual = [fault], getattr(owner, name)
 
     def failing(*args: Any) -> Any:
-        if disk:
-            raise disk[0]
-        return write_slice(*args)
-
-    monkeypatch.setattr(slice_writer, "write_slice", failing)
-    node.start()
-    receipt = node.accept(line(1))
-    waiting = node.waiting(receipt)
-    assert (waiting.state, waiting.code) == ("accepted", "StorageUnavailable")
-    disk.clear()
-    assert (node.settled(receipt).state, node.settled(receipt).code) == ("committed", "")
-
-
-def test_who_waits_is_told_at_once_that_pushes_cannot_be_listed(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    faults = [StorageUnavailable(file="accepted", why="Cannot allocate memory")]
-    listed = Receipts.pending
-
-    def fail(self: Receipts, dataset: DatasetId) -> Sequence[PendingPush]:
         if faults:
             raise faults[0]
-        return listed(self, dataset)
+        return usual(*args)
 
-    monkeypatch.setattr(Receipts, "pending", fail)
+    monkeypatch.setattr(owner, name, failing)
     node.start()
     receipt = node.accept(line(1))
     waiting = node.waiting(receipt)
@@ -338,20 +323,6 @@ def test_pushes_of_a_deleted_dataset_are_refused(node: Node, monkeypatch: pytest
     monkeypatch.setattr(node.bench.states, "current", lambda _: None)
     node.start()
     assert node.settled(receipt).code == "NotFound"
-
-
-def test_a_stopping_service_leaves_the_push_for_the_next_start(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    receipt = node.accept(line(1))
-    node.start()
-    node.restart()  # sets the stop event of the first one
-    time.sleep(0.3)
-    found = node.pushes.receipts.find(node.bench.dataset, receipt.id)
-    assert found is not None
-    assert found.state in {"accepted", "committed"}
-    node.start()
-    assert (node.settled(receipt).state, node.bench.values("id")) == ("committed", [(1,)])
 
 
 def test_waiting_ends_at_the_timeout_or_when_the_caller_has_gone(node: Node) -> None:

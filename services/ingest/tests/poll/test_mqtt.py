@@ -25,7 +25,7 @@ from odf_common.metadata.fetching import (
 from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
 from odf_ingest.poll.fetch import mqtt, mqtt_session
 from odf_ingest.poll.fetch.fetch_step import MqttLimits
-from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType
+from odf_ingest.poll.fetch.mqtt_packets import PacketType
 from odf_ingest.poll.poll_errors import SourceRefusedRequest, SourceUnreachable
 from odf_ingest.poll.poller import NOTE, PollSummary
 from odf_ingest.source_settings import BadRecords
@@ -79,6 +79,12 @@ def make_polled(make_polled: Any) -> Any:
     return partial(make_polled, read=ReadStepNdJson(ddl_schema=("id BIGINT", "v STRING")))
 
 
+@pytest.fixture
+def bench(make_polled: Any, broker: MqttBroker) -> Any:
+    """Return a dataset of messages that arrive exactly once."""
+    return make_polled(step(broker))
+
+
 def line(number: int) -> tuple[str, bytes]:
     return f"home/{number % 3}", f'{{"id":{number},"v":"a"}}'.encode()
 
@@ -97,9 +103,8 @@ def ids(bench: Any) -> list[int]:
 
 
 def test_messages_are_kept_by_the_broker_between_polls_and_become_one_block_each_time(
-    make_polled: Any, poll: Any, broker: MqttBroker
+    bench: Any, poll: Any, broker: MqttBroker
 ) -> None:
-    bench = make_polled(step(broker))
     assert poll(bench) == NOTHING
     broker.send(*map(line, range(5)), qos=2)
     polled(poll, bench, 5)
@@ -112,10 +117,9 @@ def test_messages_are_kept_by_the_broker_between_polls_and_become_one_block_each
 
 
 def test_a_backlog_larger_than_the_window_of_the_broker_arrives(
-    make_polled: Any, poll: Any, broker: MqttBroker
+    bench: Any, poll: Any, broker: MqttBroker
 ) -> None:
     """Mosquitto sends 20 messages before it waits for confirmations, and queues 1,000."""
-    bench = make_polled(step(broker))
     poll(bench)
     broker.send(*map(line, range(130)), qos=2)
     polled(poll, bench, 130)
@@ -153,9 +157,8 @@ STAGES: dict[str, tuple[type, str, Callable[..., bool]]] = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_exactly_once_holds_under_kills(
-    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
+    bench: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    bench = make_polled(step(broker))
     poll(bench)
     broker.send(*map(line, range(5)), qos=2)
     with monkeypatch.context() as patch:
@@ -251,10 +254,9 @@ def test_a_released_batch_as_large_as_the_window_of_a_restarted_broker_is_not_re
 
 
 def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
-    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part of a batch was released when the dataset was reset; then all confirmations of a connection are lost."""
-    bench = make_polled(step(broker))
     poll(bench)
     note = mqtt._SubscriptionNote.parse(bench.blobs.note(bench.dataset, NOTE))
     bench.blobs.set_note(bench.dataset, NOTE, replace(note, ids=tuple(range(1, 100))).text())
@@ -269,10 +271,9 @@ def test_identifiers_that_were_free_before_a_reset_are_not_in_the_next_batch(
 
 
 def test_the_session_of_earlier_topics_has_separate_identifiers(
-    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ingest was killed before it released a message of other topics with the same identifier."""
-    bench = make_polled(step(broker))
     poll(bench)
     old = bench.state.polling_source
     bench.propose(SetPollingSource(fetch=step(broker, path="away/#"), read=old.read, merge=old.merge))
@@ -302,28 +303,6 @@ def test_at_least_once_loses_nothing_under_kills_and_keys_drop_duplicates(
     polled(poll, bench, 5)
     poll(bench)
     assert ids(bench) == list(range(5))
-
-
-def test_a_message_with_an_identifier_that_was_released_is_new(
-    make_polled: Any, poll: Any, broker: MqttBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The chain still names the identifier, and a broker that uses it again repeats the message."""
-    bench = make_polled(step(broker))
-    poll(bench)
-    broker.send(line(1), qos=2)
-    polled(poll, bench, 1)
-    (taken,) = mqtt.MqttProgress.parse(bench.state.source_states["default"]).ids
-    body = b"\x00\x04home" + taken.to_bytes(2) + b'{"id":2}'
-    given = [Packet(kind=PacketType.PUBLISH, flags=0x0C, body=body)]
-    original = mqtt_session.Session.receive
-
-    def receive(session: mqtt_session.Session, seconds: float) -> Packet | None:
-        return given.pop() if given and seconds == QUICK.gap_seconds else original(session, seconds)
-
-    monkeypatch.setattr(mqtt_session.Session, "receive", receive)
-    monkeypatch.setattr(mqtt._Subscriber, "_confirm", lambda *_: None)
-    assert poll(bench).records == 1
-    assert ids(bench) == [1, 2]
 
 
 def test_batches_of_two_nodes_with_other_messages_or_topics_have_other_states(
@@ -366,9 +345,8 @@ def test_a_retained_message_is_read_once(make_polled: Any, poll: Any, broker: Mq
 
 
 def test_a_bad_message_is_a_dead_letter_and_does_not_block_its_batch(
-    make_polled: Any, poll: Any, broker: MqttBroker
+    bench: Any, poll: Any, broker: MqttBroker
 ) -> None:
-    bench = make_polled(step(broker))
     poll(bench)
     broker.send(line(1), ("home/2", b"x"), line(2), qos=2)
     polled(poll, bench, 2)
@@ -395,9 +373,8 @@ def test_a_bad_snapshot_is_a_dead_letter_as_a_whole(make_polled: Any, poll: Any,
 
 
 def test_a_source_that_stops_names_a_bad_message_and_the_batch_stays_at_the_broker(
-    make_polled: Any, poll: Any, broker: MqttBroker
+    bench: Any, poll: Any, broker: MqttBroker
 ) -> None:
-    bench = make_polled(step(broker))
     bench.set(bad_records=BadRecords.STOP)
     poll(bench)
     broker.send(("home/2", b'{"id":"x"}'), qos=2)
@@ -406,16 +383,6 @@ def test_a_source_that_stops_names_a_bad_message_and_the_batch_stays_at_the_brok
         with pytest.raises(InvalidInput, match=text):
             polled(poll, bench, 1)
     assert bench.rows() == []
-
-
-def test_each_message_is_a_whole_snapshot_under_that_strategy(
-    make_polled: Any, poll: Any, broker: MqttBroker
-) -> None:
-    bench = make_polled(step(broker), MergeStrategySnapshot(primary_key=("id",)))
-    poll(bench)
-    broker.send(("home/1", b'{"id":1}\n{"id":2}\n'), ("home/1", b'{"id":2}\n'), qos=2)
-    polled(poll, bench, 3)
-    assert bench.values("op", "id") == [(0, 1), (0, 2), (1, 1)]
 
 
 def test_a_broker_that_restarts_keeps_its_messages(make_polled: Any, poll: Any, tmp_path: Path) -> None:

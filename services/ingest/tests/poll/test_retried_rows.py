@@ -25,7 +25,6 @@ from odf_common.metadata.fetching import (
     MqttQos,
     MqttTopicSubscription,
 )
-from odf_common.metadata.scalars import Timestamp
 from odf_common.metadata.steps import (
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
@@ -39,11 +38,9 @@ from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages, Settled
 from odf_ingest.control.retried_rows import RetriedRows
-from odf_ingest.errors import AlreadyCommitted, CannotRetry, SourceGone
+from odf_ingest.errors import CannotRetry, SourceGone
 from odf_ingest.poll.polled_batch import position_of
-from odf_ingest.poll.polled_position import PollPosition
 from odf_ingest.poll.poller import PollSummary
-from odf_ingest.prepare.batch import as_batch
 from odf_ingest.source_settings import BadRecords, FinerTimes, SourceSettings, save_settings
 
 DDL = ("id BIGINT NOT NULL", "day DATE")
@@ -306,32 +303,8 @@ def test_half_of_a_correction_stays_open_until_it_is_retried_with_the_other_half
     assert (made.open, made.bench.values("op", "id")[1:]) == ([], [(2, 1), (3, 1)])
 
 
-def test_only_rows_that_the_chain_has_rejected_and_not_committed_since_are_left() -> None:
-    letters = [cast("StoredLetter", SimpleNamespace(source="default", offset=offset)) for offset in range(5)]
-    rows = RetriedRows(letters, cast("Any", None))
-    rows.check(PollPosition(rejected=3))
-    assert rows.count == 3, "a reset took the others back"
-    rows.check(PollPosition(rejected=3, retried=Numbers.from_numbers([0, 1])))
-    assert rows.count == 1
-    for position in (PollPosition(), PollPosition(rejected=5, retried=Numbers.from_numbers(range(5)))):
-        with pytest.raises(AlreadyCommitted):
-            rows.check(position)
-
-
 def test_rows_of_a_removed_source_are_not_committed(make_bench: Any) -> None:
     letter = SimpleNamespace(source="gone", offset=0, event_ms=0, input_format="", value=b"{}")
     rows = RetriedRows([cast("StoredLetter", letter)], cast("Any", None))
     with pytest.raises(SourceGone, match="push source gone"):
         rows.prepare(make_bench().state)
-
-
-def test_values_become_a_batch_of_partition_0_from_offset_0() -> None:
-    """Dead letters of polled rows are `0/N`: the numbers of their batch's partition and offset."""
-    time = Timestamp.from_ms(1_700_000_000_000)
-    batch = as_batch("label", (b"a", b"", b"ccc"), time)
-    assert (batch.topic, batch.partitions, batch.start, batch.end) == ("label", 1, {0: 0}, {0: 3})
-    (part,) = batch.parts
-    assert (part.partition, list(part.offsets)) == (0, [0, 1, 2])
-    assert part.timestamps is not None
-    assert part.timestamps.tolist() == [time.ms] * 3
-    assert part.values.take(range(3)) == [b"a", b"", b"ccc"]

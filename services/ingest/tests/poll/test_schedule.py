@@ -80,11 +80,14 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_dataset_with_an_interval_is_polled_repeatedly(
-    make_polled: Any, web: PageServer, start: Start
-) -> None:
+@pytest.fixture
+def bench(make_polled: Any, web: PageServer) -> Any:
+    """Return a dataset that polls the page `/a`."""
+    return make_polled(FetchStepUrl(url=f"{web.url}/a"))
+
+
+def test_a_dataset_with_an_interval_is_polled_repeatedly(bench: Any, web: PageServer, start: Start) -> None:
     web.pages["/a"] = Page(body=LINE, etag='"1"')
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "1s")
     eventually(lambda: len(web.requests) == 3)
     (view,) = schedule.views()
@@ -95,19 +98,15 @@ def test_a_dataset_with_an_interval_is_polled_repeatedly(
     assert bench.values("id") == [(1,)]
 
 
-def test_only_own_datasets_with_an_interval_are_polled(
-    make_polled: Any, web: PageServer, start: Start
-) -> None:
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
+def test_only_own_datasets_with_an_interval_are_polled(bench: Any, web: PageServer, start: Start) -> None:
     elsewhere, off = start(bench, "1s", is_ours=lambda _: False), start(bench, "none")
     time.sleep(0.2)
     assert [*elsewhere.views(), *off.views()] == []
     assert web.requests == []
 
 
-def test_a_changed_interval_takes_effect_at_once(make_polled: Any, web: PageServer, start: Start) -> None:
+def test_a_changed_interval_takes_effect_at_once(bench: Any, web: PageServer, start: Start) -> None:
     web.pages["/a"] = Page(body=LINE)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "none")
     time.sleep(0.1)
     parts: Any = dict.fromkeys(("topics", "owned", "request"))  # which only push sources need
@@ -117,10 +116,9 @@ def test_a_changed_interval_takes_effect_at_once(make_polled: Any, web: PageServ
 
 
 def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
-    make_polled: Any, web: PageServer, start: Start
+    bench: Any, web: PageServer, start: Start
 ) -> None:
     web.pages["/a"] = Page(body=LINE)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     owned: set[int] = set()
     schedule = start(bench, "1d", is_ours=lambda _: bool(owned))
     time.sleep(0.1)
@@ -132,11 +130,10 @@ def test_datasets_of_newly_assigned_partitions_are_polled_at_once(
 
 
 def test_a_failed_poll_is_shown_and_retried_soon_until_it_succeeds(
-    make_polled: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
+    bench: Any, web: PageServer, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FAILED_POLL_BACKOFF", Backoff(first=0.3, most=0.3))
     web.pages["/a"] = Page(body=LINE, fails=[503] * 6)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     schedule = start(bench, "1d")
     eventually(lambda: any(one.state is PollState.FAILED for one in schedule.views()))
     (view,) = schedule.views()

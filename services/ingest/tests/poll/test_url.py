@@ -44,6 +44,12 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_step, "FETCH_BACKOFF", Backoff(first=0, most=0))
 
 
+@pytest.fixture
+def bench(make_polled: Any, web: PageServer) -> Any:
+    """Return a dataset that polls the page `/a`."""
+    return make_polled(FetchStepUrl(url=f"{web.url}/a"))
+
+
 def line(number: int) -> bytes:
     return f'{{"id":{number},"v":"a"}}\n'.encode()
 
@@ -54,10 +60,9 @@ def states(bench: Any) -> list[tuple[str, str]]:
 
 
 def test_content_is_committed_with_its_etag_and_unchanged_content_costs_one_request_and_no_block(
-    make_polled: Any, poll: Any, web: PageServer
+    bench: Any, poll: Any, web: PageServer
 ) -> None:
     web.pages["/a"] = Page(body=line(1), etag='"one"', modified=MODIFIED)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     assert poll(bench) == PollSummary(blocks=1, records=1)
     head = bench.state.head
     assert poll(bench) == NOTHING
@@ -77,19 +82,17 @@ def test_a_long_download_reports_how_far_it_is(
 
 
 def test_the_event_time_and_the_watermark_are_the_time_of_last_modification(
-    make_polled: Any, poll: Any, web: PageServer
+    bench: Any, poll: Any, web: PageServer
 ) -> None:
     web.pages["/a"] = Page(body=line(1), modified=MODIFIED)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poll(bench)
     modified = Timestamp.parse("2024-01-05T10:00:00Z")
     assert bench.values("event_time") == [(modified.datetime(),)]
     assert bench.state.watermark == modified
 
 
-def test_without_an_etag_last_modified_is_the_condition(make_polled: Any, poll: Any, web: PageServer) -> None:
+def test_without_an_etag_last_modified_is_the_condition(bench: Any, poll: Any, web: PageServer) -> None:
     web.pages["/a"] = Page(body=line(1), modified=MODIFIED)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poll(bench)
     assert poll(bench) == NOTHING
     assert states(bench) == [("odf/last-modified", "2024-01-05T10:00:00Z")]
@@ -98,10 +101,9 @@ def test_without_an_etag_last_modified_is_the_condition(make_polled: Any, poll: 
 
 @pytest.mark.parametrize("validator", [{"etag": 'W/"x"'}, {"modified": MODIFIED}, {}])
 def test_a_server_that_ignores_conditions_adds_nothing_twice(
-    make_polled: Any, poll: Any, web: PageServer, validator: dict[str, Any]
+    bench: Any, poll: Any, web: PageServer, validator: dict[str, Any]
 ) -> None:
     web.pages["/a"] = Page(body=line(1), obeys=False, **validator)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     assert poll(bench).records == 1
     assert poll(bench) == NOTHING
     web.pages["/a"].body = line(2)
@@ -134,10 +136,9 @@ def test_with_cache_forever_a_url_is_requested_once(make_polled: Any, poll: Any,
 
 @pytest.mark.parametrize("is_same", [True, False])
 def test_validators_of_another_url_are_no_condition(
-    make_polled: Any, poll: Any, web: PageServer, is_same: bool
+    bench: Any, poll: Any, web: PageServer, is_same: bool
 ) -> None:
     web.pages["/a"] = web.pages["/b"] = Page(body=line(1), etag='"1"')
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     poll(bench)
     old = bench.state.polling_source
     step = FetchStepUrl(
@@ -179,18 +180,16 @@ def test_a_redirect_is_followed_and_own_headers_stay_at_their_origin(
     assert "authorization" not in asked
 
 
-def test_endless_redirects_are_refused(make_polled: Any, poll: Any, web: PageServer) -> None:
+def test_endless_redirects_are_refused(bench: Any, poll: Any, web: PageServer) -> None:
     web.pages["/a"] = Page(status=301, headers={"Location": "/a"})
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     with pytest.raises(SourceRefusedRequest, match="redirects more than 10 times"):
         poll(bench)
 
 
 def test_a_body_that_breaks_off_is_requested_again_and_never_read(
-    make_polled: Any, poll: Any, web: PageServer
+    bench: Any, poll: Any, web: PageServer
 ) -> None:
     web.pages["/a"] = Page(body=line(1) + line(2), etag='"1"', breaks=[len(line(1))], fails=[503])
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     assert poll(bench).records == 2
     web.pages["/a"] = Page(body=line(3) + line(4), etag='"2"', breaks=[len(line(1))] * 3)
     head = bench.state.head
@@ -209,9 +208,8 @@ def test_a_compressed_file_is_unpacked_once_though_its_server_calls_that_an_enco
     assert poll(bench).records == 1
 
 
-def test_a_slow_body_arrives(make_polled: Any, poll: Any, web: PageServer) -> None:
+def test_a_slow_body_arrives(bench: Any, poll: Any, web: PageServer) -> None:
     web.pages["/a"] = Page(body=b"".join(line(n) for n in range(300)), pause=0.02)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     assert poll(bench).records == 300
 
 
@@ -246,11 +244,10 @@ def test_a_server_that_is_down_is_unavailable(make_polled: Any, poll: Any) -> No
 
 
 @pytest.mark.parametrize("length", [True, False])
-def test_more_than_the_limit_is_refused(make_polled: Any, poll: Any, web: PageServer, length: bool) -> None:
+def test_more_than_the_limit_is_refused(bench: Any, poll: Any, web: PageServer, length: bool) -> None:
     body = line(1) * 100
     headers = {"Content-Length": str(len(body))} if length else {"Content-Length": "x"}
     web.pages["/a"] = Page(body=body, headers=headers)
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     with pytest.raises(TooLarge, match=f"{web.url}/a has more than 100 bytes"):
         poll(bench, size=100)
 
@@ -293,9 +290,8 @@ def test_private_addresses_are_refused_unless_allowed(make_polled: Any, poll: An
     assert "ODF_FETCH_NETWORKS" in caught.value.advice()
 
 
-def test_a_redirect_to_a_private_address_is_refused(make_polled: Any, poll: Any, web: PageServer) -> None:
+def test_a_redirect_to_a_private_address_is_refused(bench: Any, poll: Any, web: PageServer) -> None:
     web.pages["/a"] = Page(status=302, headers={"Location": "http://169.254.169.254/latest/meta-data"})
-    bench = make_polled(FetchStepUrl(url=f"{web.url}/a"))
     with pytest.raises(AddressForbidden, match=r"169\.254\.169\.254"):
         poll(bench)
 

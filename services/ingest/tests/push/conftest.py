@@ -1,6 +1,11 @@
+"""A broker with the topic of the source `default`, and a running reader of it."""
+
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from .in_memory_broker import TOPIC, Broker
+from .in_memory_broker import TOPIC, Broker, Running, running
 
 
 @pytest.fixture
@@ -9,3 +14,10 @@ def broker() -> Broker:
     broker = Broker()
     broker.make(TOPIC)
     return broker
+
+
+@pytest.fixture
+def node(bench: Any, broker: Broker) -> Iterator[Running]:
+    """A running reader of `bench`."""
+    with running(bench, broker) as made:
+        yield made

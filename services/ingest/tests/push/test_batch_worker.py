@@ -23,9 +23,8 @@ from odf_common.ports.clock import Backoff
 from odf_common.service.consumer import retry
 from odf_ingest.commit.committer import Pools, position_of
 from odf_ingest.errors import AwaitingCorrection, PositionChanged, TopicGone, TopicReplaced
-from odf_ingest.history.indexes import IndexBehind
 from odf_ingest.prepare.batch import MessageBatch, SkipSearch
-from odf_ingest.prepare.plan import Plan, plan_of
+from odf_ingest.prepare.plan import plan_of
 from odf_ingest.push.batches.batch_worker import BatchWorker
 from odf_ingest.push.batches.source import BatchLimits, PushSource, Trouble
 from odf_ingest.push.source_topics import as_of
@@ -221,12 +220,6 @@ def test_batches_after_one_that_cannot_be_committed_are_dropped(work: Work, erro
     assert (work.ids, len(work.failures), work.source.in_flight.count) == ([], 1, 0)
 
 
-def test_a_batch_whose_index_is_behind_is_read_again(work: Work) -> None:
-    refuse(work, IndexBehind())
-    work.begin(a_message_batch({0: [message(1)]}))
-    assert isinstance(work.failure, PositionChanged)
-
-
 def test_a_bug_outside_the_commit_stops_the_source_too(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
     def bug(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -350,15 +343,6 @@ def test_a_skip_that_cannot_be_committed_is_retried_with_the_source(work: Work) 
     assert work.failures[0][1].search is None, "its failure is the source's, and not a message's"
 
 
-def test_a_search_ends_without_a_message_once_all_are_committed(work: Work) -> None:
-    search = a_search()
-    work.begin(replace(a_message_batch({0: [message(1)]}), search=search))
-    assert not search.found.done()
-    work.begin(replace(a_message_batch({0: [message(2)]}, start={0: 1}), search=search))
-    assert search.found.result(0) is None
-    assert (work.ids, work.failures) == ([1, 2], [])
-
-
 def test_a_search_is_over_although_the_rest_of_its_last_batch_fails(work: Work) -> None:
     stop = SourceSettings(bad_records=BadRecords.STOP)
     save_settings(work.bench.blobs, work.bench.dataset, "default", stop)
@@ -385,23 +369,6 @@ def test_a_cancelled_query_does_not_start(work: Work) -> None:
     work.pool.is_held = False
     work.pool.run()
     assert (queried, work.failures, work.source.in_flight.count) == ([], [], 0)
-
-
-def test_a_query_is_cancelled_when_its_source_is_reopened(work: Work) -> None:
-    a_query_source(work)
-    plans: list[Plan] = []
-
-    def messages(plan: Plan, batch: MessageBatch) -> None:
-        assert work.source.in_flight.querying_since is not None
-        plans.append(plan)
-
-    work.bench.preparer.messages = messages
-    work.begin(a_message_batch({0: [message(1)]}))
-    assert work.source.in_flight.querying_since is None
-    work.source.in_flight.is_stale = False
-    assert plans[0].is_wanted()
-    work.source.in_flight.is_stale = True
-    assert not plans[0].is_wanted()
 
 
 def test_a_failure_is_reported_with_what_its_batch_met_of_the_chain(work: Work) -> None:

@@ -1,4 +1,4 @@
-"""Resuming a stopped source, leaving out a message, and settings."""
+"""Resuming a stopped source, leaving out a message, and settings; also of sources that another instance reads."""
 
 from typing import Any
 
@@ -7,15 +7,16 @@ from odf_testing.builders import a_dataset
 from odf_testing.schedule import NoSchedule
 
 from odf_common.codec.envelopes import Envelope, envelope
-from odf_common.errors import InvalidInput, Refused
+from odf_common.errors import InvalidInput, Refused, Unavailable
 from odf_common.metadata.events import AddData
 from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
 from odf_common.ports.bus import COORDINATOR_REPLIES, DeadLetter
-from odf_common.proto.odf.bus.v1.bus_pb2 import SourceCommand
+from odf_common.proto.odf.bus.v1.bus_pb2 import Propose, SourceCommand
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of
+from odf_ingest.control import source_commands as commands
 from odf_ingest.control.source_commands import SourceCommands
-from odf_ingest.control.source_control import SourceControl
+from odf_ingest.control.source_control import SEARCH_TIMEOUT_SECONDS, ResumeResult, SourceControl
 from odf_ingest.errors import SourceStopped
 from odf_ingest.push.batches.source import BatchLimits
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
@@ -61,9 +62,8 @@ def skip(node: Running) -> Any:
     [("earliest", [1, 2, 7, 8, 9]), ("latest", [1, 2]), ("1", [1, 2, 8, 9]), ("keep", [1, 2, 9])],
 )
 def test_a_topic_that_was_replaced_is_accepted_from_the_given_position(
-    make_bench: Any, broker: Broker, start: str, expected: list[int]
+    bench: Any, broker: Broker, start: str, expected: list[int]
 ) -> None:
-    bench = make_bench()
     with running(bench, broker) as node:
         node.ingest([message(1), message(2)])
         before = bench.state
@@ -86,8 +86,7 @@ def test_a_topic_that_was_replaced_is_accepted_from_the_given_position(
     assert event.prev_offset == 1
 
 
-def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_messages_that_were_lost_are_accepted(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
     with running(bench, broker) as node:
         node.drain()
@@ -102,27 +101,7 @@ def test_messages_that_were_lost_are_accepted(make_bench: Any, broker: Broker) -
         assert node.ids == [1, 2, 3, 5, 6]
 
 
-def test_messages_that_wait_for_a_stopped_source_are_reported(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-
-    def lags() -> list[int]:
-        sent = [one for _, one in bench.coordinator.sent if one.HasField("ingest_progress")]
-        return [one.ingest_progress.lag for one in sent]
-
-    broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
-    with running(bench, broker) as node:
-        node.drain()
-    broker.logs[TOPIC, 0] += [message(number) for number in (4, 5, 6)]
-    broker.low[TOPIC, 0] = 4
-    with running(bench, broker) as node:
-        stop(node)
-        node.wait(lambda: lags()[-1:] == [3])
-        resume(node, "latest")
-        node.wait(lambda: lags()[-1:] == [0])
-
-
-def test_a_topic_that_ends_before_the_position_is_accepted(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_a_topic_that_ends_before_the_position_is_accepted(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(number) for number in (1, 2, 3)]
     with running(bench, broker) as node:
         node.drain()
@@ -134,87 +113,77 @@ def test_a_topic_that_ends_before_the_position_is_accepted(make_bench: Any, brok
         assert node.ids == [1, 2, 3, 9]
 
 
-def test_a_topic_that_was_deleted_is_created_again(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        broker.drop(TOPIC)
-        assert stop(node).reason == "TopicGone"
-        resume(node, "earliest")
-        node.ingest([message(2)])
-        assert node.ids == [1, 2]
+def test_a_topic_that_was_deleted_is_created_again(node: Running, broker: Broker) -> None:
+    node.ingest([message(1)])
+    broker.drop(TOPIC)
+    assert stop(node).reason == "TopicGone"
+    resume(node, "earliest")
+    node.ingest([message(2)])
+    assert node.ids == [1, 2]
 
 
-def test_a_cause_that_was_repaired_externally_needs_no_new_position(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        was, head = broker.ids.pop(TOPIC), bench.state.head
-        assert stop(node).reason == "TopicGone"
-        broker.ids[TOPIC] = was
-        resume(node)
-        node.ingest([message(2)])
-        assert node.ids == [1, 2]
-        assert [one for one in bench.events() if isinstance(one, AddData)][-1].prev_offset == 0
-        assert bench.state.head != head
+def test_a_cause_that_was_repaired_externally_needs_no_new_position(
+    node: Running, bench: Any, broker: Broker
+) -> None:
+    node.ingest([message(1)])
+    was, head = broker.ids.pop(TOPIC), bench.state.head
+    assert stop(node).reason == "TopicGone"
+    broker.ids[TOPIC] = was
+    resume(node)
+    node.ingest([message(2)])
+    assert node.ids == [1, 2]
+    assert [one for one in bench.events() if isinstance(one, AddData)][-1].prev_offset == 0
+    assert bench.state.head != head
 
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["replaced", "deleted"])
 def test_a_topic_is_accepted_before_its_reader_has_noticed_that_it_changed(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_gone: bool
+    node: Running, bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1), message(2)])
-        # No patrol inspects the topic in the meantime.
-        monkeypatch.setattr(node.owned._schedule, "_patrol", lambda _: None)
-        broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
-        with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
-            node.drain()
-        assert node.owned.phase(Key(bench.dataset, "default")) is Phase.READING
-        with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
-            resume(node)
-        with pytest.raises(InvalidInput, match="got 'nonsense'"):
-            resume(node, "nonsense")
-        resume(node, "earliest")
-        node.ingest([message(7)])
-        assert node.ids == [1, 2, 7]
+    node.ingest([message(1), message(2)])
+    # No patrol inspects the topic in the meantime.
+    monkeypatch.setattr(node.owned._schedule, "_patrol", lambda _: None)
+    broker.drop(TOPIC) if is_gone else broker.make(TOPIC)
+    with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
+        node.drain()
+    assert node.owned.phase(Key(bench.dataset, "default")) is Phase.READING
+    with pytest.raises(SourceStopped, match="TopicGone" if is_gone else "TopicReplaced"):
+        resume(node)
+    with pytest.raises(InvalidInput, match="got 'nonsense'"):
+        resume(node, "nonsense")
+    resume(node, "earliest")
+    node.ingest([message(7)])
+    assert node.ids == [1, 2, 7]
 
 
 @pytest.mark.parametrize("start", ["soon", "-1", "1.5", "0x1"])
-def test_an_invalid_start_is_refused(make_bench: Any, broker: Broker, start: str) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        broker.make(TOPIC)
-        stop(node)
-        with pytest.raises(InvalidInput, match="earliest, latest, keep or an offset"):
+def test_an_invalid_start_is_refused(node: Running, bench: Any, broker: Broker, start: str) -> None:
+    node.ingest([message(1)])
+    broker.make(TOPIC)
+    stop(node)
+    with pytest.raises(InvalidInput, match="earliest, latest, keep or an offset"):
+        resume(node, start)
+    assert node.owned.phase(Key(bench.dataset, "default")) is Phase.STOPPED
+
+
+def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(node: Running) -> None:
+    node.ingest([message(1)])
+    for start in ("", "earliest"):
+        with pytest.raises(Refused, match="reading: there is nothing to resume"):
             resume(node, start)
-        assert node.owned.phase(Key(bench.dataset, "default")) is Phase.STOPPED
+    with pytest.raises(InvalidInput, match="expected earliest, latest, keep or an offset"):
+        resume(node, "nonsense")
+    with pytest.raises(Refused, match="not stopped"):
+        skip(node)
+    assert node.ids == [1]
 
 
-def test_a_source_that_is_not_stopped_is_neither_resumed_nor_skipped(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        for start in ("", "earliest"):
-            with pytest.raises(Refused, match="reading: there is nothing to resume"):
-                resume(node, start)
-        with pytest.raises(InvalidInput, match="expected earliest, latest, keep or an offset"):
-            resume(node, "nonsense")
-        with pytest.raises(Refused, match="not stopped"):
-            skip(node)
-        assert node.ids == [1]
-
-
-def test_a_source_that_no_message_stops_has_none_to_be_skipped(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        broker.make(TOPIC)
-        stop(node)
-        with pytest.raises(Refused, match="odf source resume a --source default"):
-            skip(node)
+def test_a_source_that_no_message_stops_has_none_to_be_skipped(node: Running, broker: Broker) -> None:
+    node.ingest([message(1)])
+    broker.make(TOPIC)
+    stop(node)
+    with pytest.raises(Refused, match="odf source resume a --source default"):
+        skip(node)
 
 
 def half(op: int, key: int) -> bytes:
@@ -279,8 +248,7 @@ def test_both_halves_of_a_correction_that_does_not_fit_are_skipped_one_after_the
     assert bench.values("op", "id") == [(0, 1), (1, 1), (0, 3)]
 
 
-def test_a_search_finds_nothing_when_the_cause_was_repaired(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_a_search_finds_nothing_when_the_cause_was_repaired(bench: Any, broker: Broker) -> None:
     usual, is_broken = bench.preparer.messages, [True]
 
     def messages(plan: Any, batch: Any) -> Any:
@@ -298,26 +266,23 @@ def test_a_search_finds_nothing_when_the_cause_was_repaired(make_bench: Any, bro
     assert bench.coordinator.letters == []
 
 
-def test_a_message_that_cannot_be_skipped_either_is_reported_at_once(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.wait(lambda: bool(node.reader.sources))
-        bench.blobs.set_note(bench.dataset, "sources", "junk")
-        broker.logs[TOPIC, 0] += [message(1)]
-        assert stop(node).reason == "InvalidInput"
-        with pytest.raises(SourceStopped, match="settings of the sources"):
-            skip(node)
-        assert stop(node).reason == "InvalidInput"
-        bench.blobs.set_note(bench.dataset, "sources", None)
-        resume(node)
-        node.drain()
-        assert node.ids == [1]
-
-
-def test_a_bug_in_skipping_a_message_stops_the_source_and_is_reported(
-    make_bench: Any, broker: Broker
+def test_a_message_that_cannot_be_skipped_either_is_reported_at_once(
+    node: Running, bench: Any, broker: Broker
 ) -> None:
-    bench = make_bench()
+    node.wait(lambda: bool(node.reader.sources))
+    bench.blobs.set_note(bench.dataset, "sources", "junk")
+    broker.logs[TOPIC, 0] += [message(1)]
+    assert stop(node).reason == "InvalidInput"
+    with pytest.raises(SourceStopped, match="settings of the sources"):
+        skip(node)
+    assert stop(node).reason == "InvalidInput"
+    bench.blobs.set_note(bench.dataset, "sources", None)
+    resume(node)
+    node.drain()
+    assert node.ids == [1]
+
+
+def test_a_bug_in_skipping_a_message_stops_the_source_and_is_reported(bench: Any, broker: Broker) -> None:
     bench.set(bad_records=BadRecords.STOP)
     usual, is_broken = bench.coordinator.send_dead_letter, [True]
 
@@ -340,8 +305,7 @@ def test_a_bug_in_skipping_a_message_stops_the_source_and_is_reported(
 
 
 @pytest.mark.parametrize("start", ["0:1,1:2", "1:2,0:1"])
-def test_a_start_may_be_given_for_each_partition(make_bench: Any, broker: Broker, start: str) -> None:
-    bench = make_bench()
+def test_a_start_may_be_given_for_each_partition(bench: Any, broker: Broker, start: str) -> None:
     broker.make(TOPIC, 2)
     with running(bench, broker) as node:
         node.ingest([message(1)])
@@ -393,9 +357,85 @@ def instances(node: Running) -> tuple[SourceCommands, Wire]:
     return SourceCommands(control=control(node), owned=idle, catalog=node.catalog, replies=replies), wire
 
 
-def test_a_command_for_a_deleted_dataset_is_refused(make_bench: Any, broker: Broker) -> None:
+def test_a_command_for_a_deleted_dataset_is_refused(node: Running) -> None:
+    owner = instances(node)[1].owner
+    assert owner is not None
+    (out,) = owner.handle(envelope(a_dataset("gone"), SourceCommand(source_name="default", skips=True)))
+    assert (out.topic, out.envelope.refused.code) == (COORDINATOR_REPLIES, "NotFound")
+
+
+def test_a_source_that_another_instance_reads_is_resumed_by_that_instance(
+    node: Running, broker: Broker
+) -> None:
+    asked, _ = instances(node)
+    entry = node.entry
+    node.ingest([message(1)])
+    with pytest.raises(Refused, match="is reading: there is nothing to resume"):
+        asked.resume(entry, "", "earliest")
+    broker.make(TOPIC)
+    broker.logs[TOPIC, 0] += [message(number) for number in (7, 8)]
+    stop(node)
+    with pytest.raises(Refused, match="expected earliest, latest, keep or an offset"):
+        asked.resume(entry, "", "soon")
+    done = asked.resume(entry, "", "1")
+    assert (done.source, done.next) == ("default", {0: 1})
+    node.drain()
+    assert node.ids == [1, 8]
+
+
+@pytest.mark.parametrize("is_here", [True, False], ids=["here", "elsewhere"])
+def test_a_resumed_source_is_reported_with_the_block_of_its_new_position(
+    node: Running, bench: Any, broker: Broker, is_here: bool
+) -> None:
+    asked, wire = instances(node)
+    if is_here:
+        assert wire.owner is not None
+        asked, wire.owner = wire.owner, None  # no instance is left to answer
+    entry = node.entry
+    node.ingest([message(1)])
+    broker.make(TOPIC)
+    broker.logs[TOPIC, 0] += [message(7)]
+    stop(node)
+    done = asked.resume(entry, "", "latest")
+    assert done == ResumeResult(source="default", topic=TOPIC, head=bench.state.head, next={0: 1})
+
+
+def test_a_message_at_which_another_instance_is_stopped_is_skipped_by_that_instance(
+    bench: Any, broker: Broker
+) -> None:
+    usual = bench.preparer.messages
+
+    def messages(plan: Any, batch: Any) -> Any:
+        if any(value == message(5) for part in batch.parts for value in part.values):
+            raise InvalidInput(text="beyond help")
+        return usual(plan, batch)
+
+    bench.preparer.messages = messages
+    broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
+    with running(bench, broker) as node:
+        asked, _ = instances(node)
+        entry = node.entry
+        stop(node)
+        assert asked.skip(entry, "") == ResumeResult(source="default", topic=TOPIC, skipped=(0, 5))
+        node.wait(lambda: len(node.ids) == 9)
+
+
+def test_an_instance_that_does_not_answer_is_reported_as_unreachable(
+    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "COMMAND_REPLY_SECONDS", 0.01)
     with running(make_bench(), broker) as node:
-        owner = instances(node)[1].owner
+        asked, wire = instances(node)
+        owner, wire.owner = wire.owner, None
+        entry = node.entry
         assert owner is not None
-        (out,) = owner.handle(envelope(a_dataset("gone"), SourceCommand(source_name="default", skips=True)))
-        assert (out.topic, out.envelope.refused.code) == (COORDINATOR_REPLIES, "NotFound")
+        with pytest.raises(Unavailable, match="the instance of ingest that reads the source"):
+            asked.resume(entry, "", "")
+        waits: list[float] = []
+        monkeypatch.setattr(wire.asking, "request", lambda *_, timeout: waits.append(timeout))
+        for command in (asked.skip, asked.resume):
+            with pytest.raises(Unavailable):
+                command(entry, "", *[""] * (command == asked.resume))
+        assert waits == [0.01 + SEARCH_TIMEOUT_SECONDS, 0.01], "a search for the message takes longer"
+        with pytest.raises(InvalidInput, match="unknown command propose"):
+            owner.handle(envelope(entry.dataset_id, Propose()))

@@ -25,7 +25,6 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
-from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source, digest_of
@@ -44,8 +43,7 @@ def line(number: int, value: str = "a", at: str = "2020-01-01T00:00:00Z") -> str
     return f'{{"id":{number},"v":"{value}","event_time":"{at}"}}\n'
 
 
-def test_the_first_batch_sets_the_schema_and_a_watermark(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_the_first_batch_sets_the_schema_and_a_watermark(bench: Any, tmp_path: Path) -> None:
     outcome = push(bench, tmp_path, line(1) + line(2, at="2020-03-01T00:00:00+01:00"))
     schema, data = bench.events()[-2:]
     assert outcome.count == 2
@@ -55,8 +53,7 @@ def test_the_first_batch_sets_the_schema_and_a_watermark(make_bench: Any, tmp_pa
     assert bench.values("offset", "op", "id") == [(0, 0, 1), (1, 0, 2)]
 
 
-def test_rows_and_block_bear_the_same_system_time_and_it_rises(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_rows_and_block_bear_the_same_system_time_and_it_rises(bench: Any, tmp_path: Path) -> None:
     push(bench, tmp_path, line(1), "a")
     first = bench.state.system_time
     bench.clock.ms -= CLOCK_TOLERANCE_MS - 1
@@ -66,9 +63,8 @@ def test_rows_and_block_bear_the_same_system_time_and_it_rises(make_bench: Any, 
 
 
 def test_nothing_is_committed_while_the_clock_is_behind_by_more_than_clocks_may_differ(
-    make_bench: Any, tmp_path: Path
+    bench: Any, tmp_path: Path
 ) -> None:
-    bench = make_bench()
     push(bench, tmp_path, line(1), "a")
     before, bench.clock.ms = bench.state, bench.clock.ms - CLOCK_TOLERANCE_MS
     with pytest.raises(ClockBehind, match=r"is from 2027-.*, but the clock of this machine says") as caught:
@@ -80,10 +76,7 @@ def test_nothing_is_committed_while_the_clock_is_behind_by_more_than_clocks_may_
     assert bench.values("id") == [(1,), (2,)]
 
 
-def test_a_later_batch_continues_with_offsets_and_keeps_the_watermark(
-    make_bench: Any, tmp_path: Path
-) -> None:
-    bench = make_bench()
+def test_a_later_batch_continues_with_offsets_and_keeps_the_watermark(bench: Any, tmp_path: Path) -> None:
     push(bench, tmp_path, line(1), "a")
     push(bench, tmp_path, line(2, at="2019-01-01T00:00:00Z"), "b")
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
@@ -91,9 +84,8 @@ def test_a_later_batch_continues_with_offsets_and_keeps_the_watermark(
 
 
 def test_a_push_that_finds_the_disk_full_says_that_nothing_was_committed(
-    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
     full = StorageUnavailable(file="datasets/fed01/data/x", why="the disk is full", remedy="free space")
 
     def fail(*_: object) -> None:
@@ -112,15 +104,13 @@ def test_a_push_that_finds_the_disk_full_says_that_nothing_was_committed(
     assert push(bench, tmp_path, line(1)).count == 1
 
 
-def test_the_same_key_is_committed_once(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_the_same_key_is_committed_once(bench: Any, tmp_path: Path) -> None:
     push(bench, tmp_path, line(1))
     assert not push(bench, tmp_path, line(1)).is_new
     assert len(bench.rows()) == 1
 
 
-def test_a_key_is_refused_for_other_content_than_it_was_used_for(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_a_key_is_refused_for_other_content_than_it_was_used_for(bench: Any, tmp_path: Path) -> None:
     push(bench, tmp_path, line(1), "a")
     push(bench, tmp_path, line(2), "b")
     with pytest.raises(KeyReused, match="nothing of this file was committed"):
@@ -167,9 +157,8 @@ def test_a_push_that_is_cancelled_before_its_proposal_commits_nothing(
 
 
 def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
-    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
     bench.coordinator.loses_replies = 1
     monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
     asked = iter([True] * 4 + [False] * 10)
@@ -178,9 +167,8 @@ def test_a_push_that_was_committed_though_its_answer_was_lost_is_not_cancelled(
 
 
 def test_a_faulty_file_of_a_source_that_stops_names_the_line_and_commits_nothing(
-    make_bench: Any, tmp_path: Path
+    bench: Any, tmp_path: Path
 ) -> None:
-    bench = make_bench()
     bench.set(bad_records=BadRecords.STOP)
     before = bench.state.head
     with pytest.raises(InvalidInput, match=r"^line 2: "):
@@ -220,8 +208,7 @@ def test_a_file_that_cannot_reject_a_row_without_event_time_is_refused(
         push(make_bench(), tmp_path, '{"id":2,"v":"a"}\n' * 2)
 
 
-def test_rows_without_event_time_get_that_which_the_client_gives(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_rows_without_event_time_get_that_which_the_client_gives(bench: Any, tmp_path: Path) -> None:
     push(bench, tmp_path, '{"id":1}\n' + line(2), fills_event_times=True)
     assert (1, EVENT_TIME.datetime()) in bench.values("id", "event_time")
 
@@ -293,74 +280,16 @@ def test_an_overtaken_commit_builds_the_batch_again(make_bench: Any, tmp_path: P
     assert bench.values("offset", "id") == [(0, 1), (1, 2)]
 
 
-def test_a_file_is_read_again_if_its_dataset_was_redefined_meanwhile(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_a_file_is_read_again_if_its_dataset_was_redefined_meanwhile(bench: Any, tmp_path: Path) -> None:
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="happened"))]
     push(bench, tmp_path, line(1))
     assert bench.values("id", "happened") == [(1, EVENT_TIME.datetime())]
 
 
-def test_a_lost_reply_does_not_repeat_the_batch(
-    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = make_bench()
-    bench.coordinator.loses_replies = 1
-    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
-    outcome = push(bench, tmp_path, line(1))
-    assert not outcome.is_new
-    assert len(bench.rows()) == 1
-
-
-def test_a_proposal_that_was_lost_is_repeated_as_it_was(
-    make_bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = make_bench()
-    bench.coordinator.loses_proposals = 2
-    monkeypatch.setattr("odf_ingest.commit.committer.Proposals.propose.__defaults__", (0.05,))
-
-    outcome = push(bench, tmp_path, line(1))
-
-    proposals = [one.propose for topic, one in bench.coordinator.sent if topic == COORDINATOR_COMMANDS]
-    assert proposals == proposals[:1] * 3
-    assert (outcome.is_new, len(bench.rows())) == (True, 1)
-
-
-def test_snapshots_continue_from_the_stored_slices(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench(MergeStrategySnapshot(primary_key=("id",)))
-    push(bench, tmp_path, line(1) + line(2), "a")
-    bench.queues.forget(bench.dataset)
-    push(bench, tmp_path, line(2, "b") + line(3), "b")
-    assert bench.values("op", "id", "v")[2:] == [(1, 1, "a"), (2, 2, "a"), (3, 2, "b"), (0, 3, "a")]
-
-
-def test_a_ledger_knows_its_keys_after_a_restart_and_after_others_wrote(
-    make_bench: Any, tmp_path: Path
-) -> None:
-    bench = make_bench(LEDGER)
-    push(bench, tmp_path, line(1), "a")
-    bench.queues.forget(bench.dataset)
-    push(bench, tmp_path, line(1) + line(2), "b")
-    bench.propose(SetVocab(event_time_column="event_time"))
-    push(bench, tmp_path, line(2) + line(3) + line(1), "c")
-    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
-
-
-def test_a_ledger_forgets_keys_that_a_reset_has_rolled_back(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench(LEDGER)
-    push(bench, tmp_path, line(1), "first")
-    before = bench.state.head
-    push(bench, tmp_path, line(2), "second")
-    push(bench, tmp_path, line(3), "third")  # which has the index know the second
-    bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-    push(bench, tmp_path, line(1) + line(2), "fourth")
-    assert bench.values("offset", "id") == [(0, 1), (1, 2)]
-
-
-def test_a_file_whose_query_no_caller_waits_for_is_cancelled(make_bench: Any, tmp_path: Path) -> None:
+def test_a_file_whose_query_no_caller_waits_for_is_cancelled(bench: Any, tmp_path: Path) -> None:
     def file(*_: object) -> None:
         raise QueryNotWanted
 
-    bench = make_bench()
     (tmp_path / "batch").write_text(line(1))
     batch = FileBatch(file=tmp_path / "batch", event_time=EVENT_TIME, key="key")
     work = FileCommit("default", batch, SimpleNamespace(file=file), bench.rejecting)  # type: ignore[arg-type]
@@ -368,8 +297,7 @@ def test_a_file_whose_query_no_caller_waits_for_is_cancelled(make_bench: Any, tm
         work.prepare(bench.state)
 
 
-def test_a_source_has_to_be_named_when_there_are_none_of_that_name(make_bench: Any) -> None:
-    bench = make_bench()
+def test_a_source_has_to_be_named_when_there_are_none_of_that_name(bench: Any) -> None:
     assert chosen_source(bench.state, "").source_name == "default"
     with pytest.raises(NotFound):
         chosen_source(bench.state, "other")
@@ -397,9 +325,8 @@ def test_the_digest_of_a_file_stays_that_of_files_in_chains(tmp_path: Path) -> N
     [("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"), ("9999-12-31T23:59:59.999Z", None)],
 )
 def test_an_event_time_at_a_sentinel_is_committed(
-    make_bench: Any, tmp_path: Path, at: str, watermark: str | None
+    bench: Any, tmp_path: Path, at: str, watermark: str | None
 ) -> None:
-    bench = make_bench()
     push(bench, tmp_path, line(1, at=at))
     assert bench.state.watermark == (None if watermark is None else Timestamp.parse(watermark))
     push(bench, tmp_path, line(2, at=at), "again")
@@ -420,8 +347,7 @@ def test_an_event_time_that_no_chain_can_represent_is_refused_and_nothing_is_com
     assert bench.state.head == head
 
 
-def test_files_of_one_dataset_are_committed_one_after_the_other(make_bench: Any, tmp_path: Path) -> None:
-    bench = make_bench()
+def test_files_of_one_dataset_are_committed_one_after_the_other(bench: Any, tmp_path: Path) -> None:
     before = bench.state.head
     heads: dict[str, Multihash] = {}
 

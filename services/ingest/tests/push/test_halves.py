@@ -25,7 +25,8 @@ ADD, RETRACT, FROM, TO = range(4)
 Change = tuple[int, int, str]  # op, id, v
 
 
-def a_bench(make_bench: Any) -> Any:
+@pytest.fixture
+def bench(make_bench: Any) -> Any:
     columns = ("op INT", "id BIGINT", "v STRING", "event_time TIMESTAMP")
     return make_bench(MergeStrategyChangelogStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
 
@@ -63,8 +64,7 @@ def reason(node: Running) -> SourceStopped | None:
     return node.owned.reason(Key(node.bench.dataset, "default"))
 
 
-def test_a_half_waits_for_the_other_one_and_later_records_wait_too(make_bench: Any, broker: Broker) -> None:
-    bench = a_bench(make_bench)
+def test_a_half_waits_for_the_other_one_and_later_records_wait_too(bench: Any, broker: Broker) -> None:
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
@@ -99,9 +99,8 @@ def test_a_half_waits_for_the_other_one_and_later_records_wait_too(make_bench: A
 
 
 def test_pairs_that_follow_on_each_other_are_committed_though_each_is_cut_by_time(
-    make_bench: Any, broker: Broker
+    bench: Any, broker: Broker
 ) -> None:
-    bench = a_bench(make_bench)
     append(bench, dict.fromkeys(range(5), "a"))
     with running(bench, broker) as node:
         for number in range(5):
@@ -119,9 +118,8 @@ def test_pairs_that_follow_on_each_other_are_committed_though_each_is_cut_by_tim
     ],
 )
 def test_a_backlog_of_pairs_gets_through_small_batches(
-    make_bench: Any, broker: Broker, size: int, apart: int
+    bench: Any, broker: Broker, size: int, apart: int
 ) -> None:
-    bench = a_bench(make_bench)
     append(bench, {key: str(key) for key in range(50)})
     # Each transaction corrects `apart` keys: first all -C, then all +C.
     for start in range(0, 120, apart):
@@ -152,10 +150,7 @@ class Doubling:
 
 
 @pytest.mark.parametrize("apart", [1, 3, 30])
-def test_a_backlog_gets_through_if_records_come_from_a_query(
-    make_bench: Any, broker: Broker, apart: int
-) -> None:
-    bench = a_bench(make_bench)
+def test_a_backlog_gets_through_if_records_come_from_a_query(bench: Any, broker: Broker, apart: int) -> None:
     bench.propose(replace(bench.state.push_sources["default"], preprocess=a_query()))
     bench.preparer = Preparer(Doubling())  # type: ignore[arg-type]
     append(bench, dict.fromkeys([*range(60), 99], "a"))
@@ -173,8 +168,7 @@ def test_a_backlog_gets_through_if_records_come_from_a_query(
     assert sorted(rows[::2]) == [(FROM, key) for key in [*range(60), 99]]
 
 
-def test_an_unfinished_correction_continues_after_a_restart(make_bench: Any, broker: Broker) -> None:
-    bench = a_bench(make_bench)
+def test_an_unfinished_correction_continues_after_a_restart(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(ADD, 1), message(FROM, 1)]
     with running(bench, broker) as node:
         node.wait(lambda: waits(node) and len(bench.rows()) == 1)
@@ -184,10 +178,7 @@ def test_an_unfinished_correction_continues_after_a_restart(make_bench: Any, bro
     assert bench.values("op", "id") == [(ADD, 1), (FROM, 1), (TO, 1)]
 
 
-def test_a_second_half_alone_stops_the_source_after_the_complete_records(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = a_bench(make_bench)
+def test_a_second_half_alone_stops_the_source_after_the_complete_records(bench: Any, broker: Broker) -> None:
     append(bench, {1: "a"})
     broker.logs[TOPIC, 0] += [message(FROM, 1), message(TO, 1), message(TO, 2), message(ADD, 3)]
     with running(bench, broker) as node:
@@ -197,10 +188,7 @@ def test_a_second_half_alone_stops_the_source_after_the_complete_records(
         assert bench.values("op", "id")[1:] == [(FROM, 1), (TO, 1)]
 
 
-def test_a_first_half_with_too_many_records_after_it_stops_the_source(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = a_bench(make_bench)
+def test_a_first_half_with_too_many_records_after_it_stops_the_source(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(FROM, 1), *(message(ADD, key) for key in range(10, 99))]
     with running(bench, broker, size=200, most=4000) as node:
         with pytest.raises(SourceStopped, match=r"record 1: a -C without a \+C after it"):
@@ -208,10 +196,7 @@ def test_a_first_half_with_too_many_records_after_it_stops_the_source(
         assert bench.rows() == []
 
 
-def test_an_invalid_record_is_a_dead_letter_once_though_its_batch_waits(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = a_bench(make_bench)
+def test_an_invalid_record_is_a_dead_letter_once_though_its_batch_waits(bench: Any, broker: Broker) -> None:
     append(bench, {1: "a"})
     broker.logs[TOPIC, 0] += [b"junk", message(FROM, 1), b"trash"]
     with running(bench, broker) as node:
@@ -224,8 +209,8 @@ def test_an_invalid_record_is_a_dead_letter_once_though_its_batch_waits(
     assert bench.values("op", "id")[1:] == [(FROM, 1), (TO, 1)]
 
 
-def test_halves_in_one_of_several_partitions_wait_as_well(make_bench: Any) -> None:
-    bench, broker = a_bench(make_bench), Broker()
+def test_halves_in_one_of_several_partitions_wait_as_well(bench: Any) -> None:
+    broker = Broker()
     append(bench, {1: "a"})
     broker.make(TOPIC, 2)
     with running(bench, broker) as node:
@@ -239,8 +224,7 @@ def test_halves_in_one_of_several_partitions_wait_as_well(make_bench: Any) -> No
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 3, 1: 2}
 
 
-def test_a_source_that_waits_notices_a_reset_and_that_it_is_disabled(make_bench: Any, broker: Broker) -> None:
-    bench = a_bench(make_bench)
+def test_a_source_that_waits_notices_a_reset_and_that_it_is_disabled(bench: Any, broker: Broker) -> None:
     before = bench.state.head
     with running(bench, broker) as node:
         node.ingest([message(ADD, 1)])

@@ -91,24 +91,20 @@ def test_a_push_of_the_same_bytes_joins_the_one_in_flight(push: Any, tmp_path: P
     assert other.calls == 0
 
 
-@pytest.mark.parametrize(("content", "may_join"), [("else", True), ("same", False)])
-def test_other_bytes_or_an_explicit_key_are_another_push(push: Any, content: str, may_join: bool) -> None:
+@pytest.mark.parametrize(
+    ("content", "more"), [("else", {}), ("same", {"may_join": False}), ("same", {"source": "other"})]
+)
+def test_other_bytes_an_explicit_key_or_another_source_are_another_push(
+    push: Any, content: str, more: dict[str, Any]
+) -> None:
     slow, other = push.slow(), push.slow()
     first = push("same", slow, "a")
     assert slow.begun.wait(10)
-    second = push(content, other, "b", may_join=may_join)
+    second = push(content, other, "b", **more)
     assert other.begun.wait(10)
     for one in (slow, other):
         one.may_end.set()
-    assert first.result(10).is_new
-    assert second.result(10).is_new
-
-
-def test_after_the_first_has_ended_the_same_bytes_are_pushed_again(push: Any) -> None:
-    for key in ("a", "b"):
-        slow = push.slow()
-        slow.may_end.set()
-        assert push("same", slow, key).result(10).is_new
+    assert [(one.result(10).count, one.result().is_new) for one in (first, second)] == [(7, True)] * 2
 
 
 def test_a_push_is_withdrawn_by_its_key(push: Any) -> None:
@@ -184,17 +180,6 @@ def test_a_client_that_has_joined_and_withdraws_is_answered_at_once(push: Any) -
         second.result(10)
     slow.may_end.set()
     assert first.result(10).is_new
-
-
-def test_the_same_bytes_for_another_source_are_another_push(push: Any) -> None:
-    slow, other = push.slow(), push.slow()
-    first = push("same", slow, "a")
-    assert slow.begun.wait(10)
-    second = push("same", other, "b", source="other")
-    assert other.begun.wait(10)
-    for one in (slow, other):
-        one.may_end.set()
-    assert [(one.result(10).count, one.result().is_new) for one in (first, second)] == [(7, True)] * 2
 
 
 def test_a_push_that_was_withdrawn_is_joined_by_none(push: Any) -> None:

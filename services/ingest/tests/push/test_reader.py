@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Damaged, Refused, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
 from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
 from odf_common.metadata.steps import (
@@ -35,8 +34,7 @@ from odf_ingest.source_settings import BadRecords
 from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
 
 
-def test_messages_in_the_topic_are_committed_in_order_and_once(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_messages_in_the_topic_are_committed_in_order_and_once(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(number) for number in range(500)]
     with running(bench, broker) as node:
         node.drain()
@@ -45,8 +43,7 @@ def test_messages_in_the_topic_are_committed_in_order_and_once(make_bench: Any, 
     assert position_of(bench.state, "default").topics[TOPIC].next == {0: 800}
 
 
-def test_a_restart_continues_at_the_position_of_the_chain(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_a_restart_continues_at_the_position_of_the_chain(bench: Any, broker: Broker) -> None:
     for start in range(0, 300, 100):
         broker.logs[TOPIC, 0] += [message(number) for number in range(start, start + 100)]
         with running(bench, broker) as node:
@@ -78,12 +75,6 @@ def sources_of_one_topic(count: int) -> list[PushSource]:
     ]
 
 
-def test_a_further_source_of_a_topic_has_a_client_of_its_own(broker: Broker) -> None:
-    made = Broker()
-    reader.PushReader(broker, 1000, lambda: made).open(sources_of_one_topic(2))
-    assert broker.at == made.at == {(TOPIC, 0): 7}
-
-
 def test_a_further_source_of_a_topic_is_not_read_without_another_client(broker: Broker) -> None:
     alone = reader.PushReader(broker, 1000)
     with pytest.raises(Unavailable, match="another source reads the topic"):
@@ -97,16 +88,15 @@ def test_an_idle_reader_polls_less_often(make_bench: Any, broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("happens", ["a message", "a request"])
-def test_a_reader_polls_often_after(make_bench: Any, broker: Broker, happens: str) -> None:
-    with running(make_bench(), broker) as node:
-        node.wait(lambda: bool(node.reader.sources))
-        with patch.object(inspector, "PATROL_SECONDS", 60):
-            node.wait(lambda: broker.waits[-1] == reader.IDLE_POLL_SECONDS)
-            if happens == "a message":
-                broker.logs[TOPIC, 0].append(message(1))
-            else:
-                node.ask(lambda: None)
-            node.wait(lambda: broker.waits[-1] == reader.POLL_SECONDS)
+def test_a_reader_polls_often_after(node: Running, broker: Broker, happens: str) -> None:
+    node.wait(lambda: bool(node.reader.sources))
+    with patch.object(inspector, "PATROL_SECONDS", 60):
+        node.wait(lambda: broker.waits[-1] == reader.IDLE_POLL_SECONDS)
+        if happens == "a message":
+            broker.logs[TOPIC, 0].append(message(1))
+        else:
+            node.ask(lambda: None)
+        node.wait(lambda: broker.waits[-1] == reader.POLL_SECONDS)
 
 
 def test_messages_that_a_source_cannot_buffer_yet_stay_in_the_client(make_bench: Any, broker: Broker) -> None:
@@ -138,16 +128,6 @@ def test_a_poll_waits_until_a_batch_is_due(make_bench: Any, broker: Broker) -> N
         node.wait(has_waited)
 
 
-def test_unassigned_sources_are_not_read(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.wait(lambda: bool(node.reader.sources))
-        node.ask(lambda: node.owned.own(frozenset({1, 2})))
-        assert not node.reader.sources
-        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
-        assert not node.reader.sources
-
-
 def test_another_writer_of_the_chain_is_harmless(make_bench: Any, broker: Broker) -> None:
     bench = make_bench(LEDGER)
     bench.coordinator.before = [lambda: bench.propose(SetVocab(event_time_column="event_time"))] * 1
@@ -156,71 +136,20 @@ def test_another_writer_of_the_chain_is_harmless(make_bench: Any, broker: Broker
         assert node.ids == list(range(100))
 
 
-def test_a_recreated_topic_stops_the_source_and_nothing_of_it_is_taken(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1), message(2)])
-        broker.make(TOPIC)
-        broker.logs[TOPIC, 0] += [message(number) for number in (7, 8, 9)]
-        node.wait(lambda: node.owned.reason(Key(bench.dataset, "default")) is not None)
-        with pytest.raises(SourceStopped, match="TopicReplaced"):
-            node.drain()
-        assert node.ids == [1, 2]
-
-
-def test_a_deleted_topic_stops_the_source_with_the_command_that_helps(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        broker.drop(TOPIC)
-        with pytest.raises(SourceStopped, match=f"its topic is gone: {TOPIC}") as stopped:
-            node.drain()
-        assert "odf source resume" in stopped.value.advice()
-
-
-def test_records_lost_before_they_were_read_stop_the_source(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    broker.logs[TOPIC, 0] += [message(1), message(2), message(3)]
-    with running(bench, broker) as node:
-        node.drain()
-    broker.logs[TOPIC, 0] += [message(4), message(5)]
-    broker.low[TOPIC, 0] = 4
-    with running(bench, broker) as node, pytest.raises(SourceStopped, match="RecordsExpired"):
-        node.drain()
-    assert [row["id"] for row in bench.rows()] == [1, 2, 3]
-
-
-def test_a_fault_of_the_partition_triggers_an_inspection(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        broker.faults = {(TOPIC, 0): "hiccup"}
-        node.wait(lambda: not broker.faults)
-        broker.logs[TOPIC, 0] += [message(2)]
-        node.wait(lambda: node.ids == [1, 2])
+def test_a_fault_of_the_partition_triggers_an_inspection(node: Running, broker: Broker) -> None:
+    node.ingest([message(1)])
+    broker.faults = {(TOPIC, 0): "hiccup"}
+    node.wait(lambda: not broker.faults)
+    broker.logs[TOPIC, 0] += [message(2)]
+    node.wait(lambda: node.ids == [1, 2])
 
 
 def test_a_fault_of_a_partition_that_is_no_longer_read_disturbs_no_other(
-    make_bench: Any, broker: Broker
+    node: Running, broker: Broker
 ) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        broker.faults = {("gone", 0): "hiccup"}
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: not broker.faults and node.ids == [1])
-
-
-def test_a_topic_that_is_created_late_is_noticed(make_bench: Any) -> None:
-    bench, broker = make_bench(), Broker()
-    with running(bench, broker) as node:
-        assert not node.reader.sources
-        broker.make(TOPIC)
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: node.ids == [1])
+    broker.faults = {("gone", 0): "hiccup"}
+    broker.logs[TOPIC, 0] += [message(1)]
+    node.wait(lambda: not broker.faults and node.ids == [1])
 
 
 def test_a_snapshot_that_contradicts_itself_is_a_dead_letter(make_bench: Any, broker: Broker) -> None:
@@ -247,39 +176,28 @@ def test_records_without_an_operation_are_dead_letters(make_bench: Any, broker: 
     ]
 
 
-def test_an_incompatible_schema_stops_the_source_with_the_reason(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_an_incompatible_schema_stops_the_source_with_the_reason(
+    node: Running, bench: Any, broker: Broker
+) -> None:
     broker.logs[TOPIC, 0] += [message(1)]
-    with running(bench, broker) as node:
+    node.drain()
+    other = AddPushSource(
+        source_name="default",
+        read=ReadStepNdJson(ddl_schema=("id STRING", "event_time TIMESTAMP")),
+        merge=MergeStrategyAppend(),
+    )
+    bench.propose(other)
+    broker.logs[TOPIC, 0] += [b'{"id":"x","event_time":"2020-01-01T00:00:00Z"}']
+    with pytest.raises(SourceStopped, match="column"):
         node.drain()
-        other = AddPushSource(
-            source_name="default",
-            read=ReadStepNdJson(ddl_schema=("id STRING", "event_time TIMESTAMP")),
-            merge=MergeStrategyAppend(),
-        )
-        bench.propose(other)
-        broker.logs[TOPIC, 0] += [b'{"id":"x","event_time":"2020-01-01T00:00:00Z"}']
-        with pytest.raises(SourceStopped, match="column"):
-            node.drain()
-        assert node.ids == [1]
+    assert node.ids == [1]
 
 
-def test_a_disabled_source_is_closed(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.wait(lambda: bool(node.reader.sources))
-        bench.propose(DisablePushSource(source_name="default"))
-        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
-        node.wait(lambda: not node.reader.sources)
-
-
-def test_the_sources_of_a_deleted_dataset_are_closed(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    gone: DatasetId = bench.dataset
-    with running(bench, broker) as node:
-        node.wait(lambda: bool(node.reader.sources))
-        node.ask(lambda: node.owned.remove(gone))
-        assert not node.reader.sources
+def test_a_disabled_source_is_closed(node: Running, bench: Any) -> None:
+    node.wait(lambda: bool(node.reader.sources))
+    bench.propose(DisablePushSource(source_name="default"))
+    node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
+    node.wait(lambda: not node.reader.sources)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +212,8 @@ def test_the_sources_of_a_deleted_dataset_are_closed(make_bench: Any, broker: Br
     ids=["full", "damaged", "refused", "locked", "raw"],
 )
 def test_a_source_whose_files_are_unusable_for_a_while_says_so_once_and_recovers(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Exception, why: str
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Exception, why: str
 ) -> None:
-    bench = make_bench()
     faults = [fault, fault]
     commit = bench.queues._committer.commit
 
@@ -332,10 +249,7 @@ def test_a_request_that_meets_an_error_of_the_process_is_repeated_and_reading_co
         node.wait(lambda: node.ids == [1])
 
 
-def test_a_source_that_stops_at_bad_records_commits_the_records_before(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
+def test_a_source_that_stops_at_bad_records_commits_the_records_before(bench: Any, broker: Broker) -> None:
     bench.set(bad_records=BadRecords.STOP)
     broker.logs[TOPIC, 0] += [message(1), message(2), b"junk", message(3)]
     with running(bench, broker) as node:
@@ -350,9 +264,8 @@ def test_a_source_that_stops_at_bad_records_commits_the_records_before(
 
 
 def test_progress_reports_how_many_messages_wait_for_a_decision_and_metrics_count_them(
-    make_bench: Any, broker: Broker
+    bench: Any, broker: Broker
 ) -> None:
-    bench = make_bench()
     before = metrics.BAD.labels("a", "default")._value.get()
     broker.logs[TOPIC, 0] += [message(1), b"junk", b""]
     with running(bench, broker) as node:
@@ -403,9 +316,8 @@ def test_large_messages_are_read_in_small_numbers(make_bench: Any, broker: Broke
 
 @pytest.mark.parametrize("error", [IndexBehind(), PositionChanged(source="default")])
 def test_messages_whose_batch_was_started_too_early_are_read_again(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Exception
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    bench = make_bench()
     errors, commit = [error], bench.queues.commit_indexed
 
     def failing(*args: object) -> object:
@@ -421,10 +333,8 @@ def test_messages_whose_batch_was_started_too_early_are_read_again(
 
 
 def test_a_bug_in_a_commit_stops_the_source_and_is_reported(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
-
     def failing(*_: object) -> object:
         raise ZeroDivisionError
 
@@ -436,9 +346,8 @@ def test_a_bug_in_a_commit_stops_the_source_and_is_reported(
 
 
 def test_a_commit_that_succeeded_although_it_raised_is_no_problem_once_the_topic_is_read_to_its_end(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
     errors, commit = [StorageUnavailable(file="data/x", why="the disk is full")], bench.queues.commit_indexed
 
     def committed(*args: object) -> object:
@@ -454,8 +363,7 @@ def test_a_commit_that_succeeded_although_it_raised_is_no_problem_once_the_topic
         node.wait(lambda: trouble(node) is None)
 
 
-def test_a_source_waits_while_the_clock_is_behind_and_says_so(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_a_source_waits_while_the_clock_is_behind_and_says_so(bench: Any, broker: Broker) -> None:
     broker.logs[TOPIC, 0] += [message(1)]
     with running(bench, broker) as node, patch.object(start_position, "REPORT_RETRIES_AFTER_SECONDS", 0.0):
         node.drain()

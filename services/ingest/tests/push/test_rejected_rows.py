@@ -94,6 +94,13 @@ def pushing(make_bench: Any, tmp_path: Path) -> Any:
     return lambda merge=None, read=LINES: Pushing(make_bench(merge or MergeStrategyAppend(), read), tmp_path)
 
 
+@pytest.fixture
+def made(pushing: Any) -> Pushing:
+    """Return a dataset to which lines are pushed."""
+    found: Pushing = pushing()
+    return found
+
+
 @pytest.mark.parametrize(
     ("read", "content", "values", "reasons"),
     [
@@ -129,8 +136,7 @@ def test_good_rows_are_committed_and_bad_ones_become_dead_letters(
     assert source_progress(made.bench.state.source_states["default"]).rejected == len(values)
 
 
-def test_rejected_rows_are_announced(pushing: Any) -> None:
-    made = pushing()
+def test_rejected_rows_are_announced(made: Any) -> None:
     with capture_logs() as entries:
         made.push(PAGE)
     (progress,) = [one for _, one in made.bench.coordinator.sent if one.HasField("ingest_progress")]
@@ -138,8 +144,7 @@ def test_rejected_rows_are_announced(pushing: Any) -> None:
     assert [one["messages"] for one in entries if one["event"] == "messages rejected"] == [3]
 
 
-def test_the_push_of_a_row_is_found_past_blocks_of_others(pushing: Any) -> None:
-    made = pushing()
+def test_the_push_of_a_row_is_found_past_blocks_of_others(made: Any) -> None:
     made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
     made.push('{"id":1}\nfirst\n', "a")
     (first,) = made.letters.sent
@@ -149,16 +154,14 @@ def test_the_push_of_a_row_is_found_past_blocks_of_others(pushing: Any) -> None:
     assert [one.value for one in made.rejected.open(made.bench.dataset)] == [b"first"]
 
 
-def test_a_file_is_refused_whose_source_stops_at_bad_records(pushing: Any) -> None:
-    made = pushing()
+def test_a_file_is_refused_whose_source_stops_at_bad_records(made: Any) -> None:
     made.set(bad_records=BadRecords.STOP)
     with pytest.raises(InvalidInput, match=f"^{NO_DATE}"):
         made.push(PAGE)
     assert (made.ids, made.letters.sent) == ([], [])
 
 
-def test_a_file_with_more_bad_rows_than_allowed_is_refused(pushing: Any) -> None:
-    made = pushing()
+def test_a_file_with_more_bad_rows_than_allowed_is_refused(made: Any) -> None:
     made.set(max_rejected_share=0.5)
     with pytest.raises(
         TooManyRejected, match=r"3 of 4 rows of orders.json are not records, more than"
@@ -169,8 +172,7 @@ def test_a_file_with_more_bad_rows_than_allowed_is_refused(pushing: Any) -> None
     assert (made.ids, made.letters.sent) == ([], [])
 
 
-def test_a_file_none_of_whose_rows_fits_is_refused(pushing: Any) -> None:
-    made = pushing()
+def test_a_file_none_of_whose_rows_fits_is_refused(made: Any) -> None:
     with pytest.raises(InvalidInput, match=r"^line 1: expected one JSON object"):
         made.push("<html>\n</html>\n")
     assert made.letters.sent == []
@@ -305,43 +307,27 @@ def test_a_share_of_the_rows_of_a_table_may_be_bad(pushing: Any) -> None:
         made.push(parquet(id=[1, None, None]), "other")
 
 
-def test_a_repeated_push_rejects_nothing_again(pushing: Any) -> None:
-    made = pushing()
+def test_a_repeated_push_rejects_nothing_again(made: Any) -> None:
     made.push(PAGE)
     again = made.push(PAGE)
     assert (again.is_new, again.rejected, len(made.letters.sent)) == (False, (), 3)
     assert len(made.open) == 3
 
 
-def test_rows_are_rejected_once_if_another_commit_comes_first(pushing: Any) -> None:
-    made = pushing()
+def test_rows_are_rejected_once_if_another_commit_comes_first(made: Any) -> None:
     made.bench.coordinator.before = [lambda: made.bench.propose(SetVocab(event_time_column="event_time"))]
     assert len(made.push(PAGE).rejected) == 3
     assert len(made.letters.sent) == 3
     assert made.open == ["row/0", "row/1", "row/2"]
 
 
-def test_rows_get_the_next_numbers_if_another_push_comes_first(pushing: Any) -> None:
+def test_rows_get_the_next_numbers_if_another_push_comes_first(made: Any) -> None:
     """Numbers belong to the push that is committed with them: dead letters of the overtaken draft do not count."""
-    made = pushing()
     other = SourcePosition().with_rejected_rows(1).source_state("default")
     made.bench.coordinator.before = [lambda: made.bench.propose(AddData(new_source_state=other))]
     made.push(PAGE)
     assert source_progress(made.bench.state.source_states["default"]).rejected == 4
     assert [one.offset for one in made.letters.sent] == [0, 1, 2, 1, 2, 3]
-
-
-def test_of_two_letters_of_a_number_that_of_the_committed_push_counts(pushing: Any) -> None:
-    """Another instance of ingest may write its dead letter later, and lose the race."""
-    made = pushing()
-    made.push('{"id":1}\nfirst\n', "a")
-    made.push('{"id":2}\nsecond\n', "b")
-    first, _ = made.letters.sent
-    late = replace(first, value=b"late", facts={**first.facts, "push": "c"})
-    made.letters.sent.append(late)
-    assert made.open == ["row/0", "row/1"]
-    values = {one.location: one.value for one in made.rejected.open(made.bench.dataset)}
-    assert values == {"row/0": b"first", "row/1": b"second"}
 
 
 def test_a_file_of_known_rows_is_committed_for_the_count_of_its_bad_one(pushing: Any) -> None:
@@ -353,8 +339,7 @@ def test_a_file_of_known_rows_is_committed_for_the_count_of_its_bad_one(pushing:
     assert made.bench.state.head != head
 
 
-def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: Any) -> None:
-    made = pushing()
+def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(made: Any) -> None:
     made.push(PAGE)
     made.bench.propose(
         replace(made.bench.state.push_sources["default"], read=replace(LINES, date_format="d.M.yyyy"))
@@ -371,8 +356,7 @@ def test_rows_that_fit_now_are_committed_once_and_the_rest_stays_open(pushing: A
     assert made.rejected.drop(made.bench.dataset, [MessageLocation(source="", location="row/2")]).open == 0
 
 
-def test_a_row_is_read_in_its_own_format_rather_than_the_sources(pushing: Any) -> None:
-    made = pushing()
+def test_a_row_is_read_in_its_own_format_rather_than_the_sources(made: Any) -> None:
     made.push("id,day\n1,2024-01-01\n2,2.1.2024\n", input_format="csv")
     with pytest.raises(
         CannotRetry,
@@ -384,8 +368,7 @@ def test_a_row_is_read_in_its_own_format_rather_than_the_sources(pushing: Any) -
     assert (made.retry("row/0").count, made.ids, made.open) == (1, [1, 2], [])
 
 
-def test_messages_and_rows_are_retried_together(pushing: Any) -> None:
-    made = pushing()
+def test_messages_and_rows_are_retried_together(made: Any) -> None:
     made.push('{"id":1}\n{"id":2,"day":"2.1.2024"}\n')
     state = made.bench.state
     batch = a_message_batch({0: [b"m"]}, topic="odf.push.a.default")
@@ -403,8 +386,7 @@ def test_messages_and_rows_are_retried_together(pushing: Any) -> None:
     assert [one.value for one in made.letters.again] == [b"m"]
 
 
-def test_rows_of_several_sources_are_numbered_separately(pushing: Any) -> None:
-    made = pushing()
+def test_rows_of_several_sources_are_numbered_separately(made: Any) -> None:
     made.bench.propose(replace(made.bench.state.push_sources["default"], source_name="other"))
     made.push('{"id":1}\nx\n', "a")
     made.push('{"id":2}\ny\nz\n', "b", source="other")
@@ -417,10 +399,7 @@ def test_rows_of_several_sources_are_numbered_separately(pushing: Any) -> None:
 
 
 @pytest.mark.parametrize("locations", [["row/0"], []], ids=["one", "all"])
-def test_a_row_with_the_number_of_one_dropped_before_a_reset_is_open(
-    pushing: Any, locations: list[str]
-) -> None:
-    made = pushing()
+def test_a_row_with_the_number_of_one_dropped_before_a_reset_is_open(made: Any, locations: list[str]) -> None:
     made.push('{"id":1}\nx\n', "a")
     wanted = [MessageLocation(source="", location=one) for one in locations]
     assert made.rejected.drop(made.bench.dataset, wanted).open == 0

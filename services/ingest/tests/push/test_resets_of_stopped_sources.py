@@ -14,7 +14,7 @@ from odf_common.metadata.events import AddData, SetVocab, SourceState
 from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.push.source_topics import Key
 
-from .in_memory_broker import LEDGER, TOPIC, Broker, message, running
+from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running
 from .test_continuing import a_source, push
 
 
@@ -106,22 +106,19 @@ def test_a_source_whose_chain_has_not_changed_stays_stopped(
         assert len(attempts) == 1
 
 
-def test_messages_rolled_back_by_a_reset_are_read_again(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        before = bench.state.head
-        node.ingest([message(2)])
-        bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
-        node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
-        node.wait(lambda: node.ids == [1, 2])
+def test_messages_rolled_back_by_a_reset_are_read_again(node: Running, bench: Any) -> None:
+    node.ingest([message(1)])
+    before = bench.state.head
+    node.ingest([message(2)])
+    bench.refs.compare_and_set(bench.dataset, expected=bench.state.head, new=before)
+    node.ask(lambda: node.owned.inspect(bench.dataset, "a"))
+    node.wait(lambda: node.ids == [1, 2])
 
 
 @pytest.mark.parametrize("value", ["999999", "", "{}", '{"v":2}', '{"v":1,"topics":{"t":3}}', "[" * 9999])
 def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
-    make_bench: Any, broker: Broker, value: str
+    bench: Any, broker: Broker, value: str
 ) -> None:
-    bench = make_bench()
     broker.logs[TOPIC, 0] += [message(1), message(2)]
     good = bench.state
     bench.propose(AddData(new_source_state=SourceState(source_name="default", kind=KIND, value=value)))
@@ -141,9 +138,8 @@ def test_a_source_whose_state_is_garbage_stops_once_and_continues_after_a_reset(
 
 
 def test_a_source_that_stopped_since_columns_were_renamed_continues_after_a_reset(
-    make_bench: Any, broker: Broker
+    bench: Any, broker: Broker
 ) -> None:
-    bench = make_bench()
     broker.logs[TOPIC, 0] += [message(1)]
     with running(bench, broker) as node, capture_logs():
         node.drain()

@@ -1,3 +1,5 @@
+"""What a source reads, when its batch is full, and its offsets in its topic: lag, and whether the topic is silent."""
+
 import math
 import time
 from collections import deque
@@ -5,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from odf_testing.builders import a_dataset, a_push_source
@@ -17,11 +20,13 @@ from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumn
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.prepare.preparer import PreparedRecords
+from odf_ingest.push.batches import source
 from odf_ingest.push.batches.source import (
     MAX_BATCH_BYTES,
     MAX_DELAY_SECONDS,
     BatchesInFlight,
     BatchLimits,
+    PartitionOffsets,
     PushSource,
     Trouble,
     Wait,
@@ -185,30 +190,11 @@ def test_tombstones_count_no_bytes() -> None:
     assert not source.ready
 
 
-def test_a_batch_has_messages_of_several_partitions() -> None:
-    source = a_source(partitions=2)
-    source.add(a_chunk([1, 1], partition=1))
-    source.add(a_chunk([1], partition=0))
-    source.add(a_chunk([1], start=2, partition=1))
-    source.cut()
-    (batch,) = source.ready
-    assert [(part.partition, len(part.values)) for part in batch.parts] == [(0, 1), (1, 3)]
-    assert batch.parts[1].timestamps is not None
-    assert batch.parts[1].timestamps.tolist() == [0, 1, 0]
-
-
 def test_where_a_message_is_a_batch_each_is_cut_at_once() -> None:
     source = a_source(merge=MergeStrategySnapshot(primary_key=("id",)))
     source.add(a_chunk([1, 2, 3]))
     assert shape(source.ready) == [[1], [2], [3]]
     assert [batch.end[0] for batch in source.ready] == [1, 2, 3]
-
-
-def test_lag_is_the_number_of_messages_after_the_committed_position() -> None:
-    source = a_source()
-    source.offsets.high[0] = 10
-    assert source.offsets.lag({0: 4}) == 6
-    assert source.offsets.lag({0: 12}) == 0
 
 
 def test_partitions_that_were_not_read_to_their_ends_are_unread_in_a_batch() -> None:
@@ -230,6 +216,8 @@ def test_a_batch_has_the_messages_of_all_partitions_in_order() -> None:
     (batch,) = source.ready
     assert [(part.partition, list(part.offsets)) for part in batch.parts] == [(0, [0, 1, 2]), (2, [0, 1, 2])]
     assert batch.end == {0: 3, 1: 0, 2: 3}
+    assert batch.parts[1].timestamps is not None
+    assert batch.parts[1].timestamps.tolist() == [0, 1, 0]
 
 
 def test_a_batch_says_how_long_each_partition_has_been_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,3 +339,99 @@ def test_a_batch_that_cannot_be_placed_does_not_delay_others() -> None:
     for reading in readings:
         reading.cancel()
     assert placed == [1]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=100.0)
+    made.monotonic = lambda: made.now
+    monkeypatch.setattr(source, "time", made)
+    return made
+
+
+def test_one_advanced_partition_is_enough_to_be_after_the_known_offsets() -> None:
+    offsets = PartitionOffsets({0: 3, 1: 5})
+    assert not offsets.are_after({0: 3, 1: 5})
+    offsets.read(1, 5)
+    assert offsets.are_after({0: 3, 1: 5})
+
+
+def test_a_partition_without_known_offsets_counts_from_its_first_message() -> None:
+    offsets = PartitionOffsets({0: 0})
+    assert offsets.have_reached({})
+    assert not offsets.are_after({})
+    offsets.read(0, 0)
+    assert offsets.are_after({})
+
+
+def test_all_partitions_must_have_reached_the_known_offsets() -> None:
+    offsets = PartitionOffsets({0: 3, 1: 5})
+    assert offsets.have_reached({0: 3, 1: 5})
+    assert not offsets.have_reached({0: 3, 1: 6})
+
+
+def test_the_lag_counts_known_messages_of_all_partitions_and_none_that_are_missing() -> None:
+    offsets = PartitionOffsets({0: 0, 1: 0, 2: 0})
+    offsets.high = {0: 10, 1: 4}
+    assert offsets.lag({0: 7, 1: 2, 2: 0}) == 5
+    assert offsets.lag({0: 11, 1: 4}) == 0
+
+
+def test_only_a_partition_that_is_read_to_its_end_is_read() -> None:
+    offsets = PartitionOffsets({0: 3, 1: 3, 2: 3})
+    offsets.high = {0: 4, 1: 4, 2: 4}
+    offsets.reached_end(0, 3)
+    offsets.reached_end(1, 4)  # with a marker of a transaction
+    assert offsets.unread == {2}
+    assert offsets.lag({0: 3, 1: 3, 2: 3}) == 1
+    offsets.read(1, 4)
+    assert offsets.unread == {1, 2}
+
+
+def test_an_idle_source_is_silent_while_messages_of_one_partition_do_not_arrive(
+    clock: SimpleNamespace,
+) -> None:
+    offsets = PartitionOffsets({0: 3, 1: 3})
+    assert offsets.silence({0: 3, 1: 4}, is_idle=True) == 0
+    clock.now += 2
+    assert offsets.silence({0: 3, 1: 4}, is_idle=True) == 2
+    clock.now += 2
+    assert offsets.silence({0: 3, 1: 4}, is_idle=True) == 4
+
+
+@pytest.mark.parametrize("ends", [{}, {0: 5}])
+def test_a_source_that_has_read_its_topic_to_the_end_is_not_silent(
+    clock: SimpleNamespace, ends: dict[int, int]
+) -> None:
+    offsets = PartitionOffsets({0: 3})
+    offsets.ends = ends
+    high = {0: max(ends.get(0, 0), 3)}  # of control records at the end, which are never delivered
+    offsets.silence(high, is_idle=True)
+    clock.now += 2
+    assert offsets.silence(high, is_idle=True) == 0
+
+
+def test_a_partition_that_is_not_read_makes_no_source_silent(clock: SimpleNamespace) -> None:
+    offsets = PartitionOffsets({0: 3})
+    offsets.silence({0: 3, 7: 9}, is_idle=True)
+    clock.now += 2
+    assert offsets.silence({0: 3, 7: 9}, is_idle=True) == 0
+
+
+def test_a_partition_at_its_beginning_is_silent_after_its_first_message(clock: SimpleNamespace) -> None:
+    offsets = PartitionOffsets({0: 0})
+    offsets.silence({0: 1}, is_idle=True)
+    clock.now += 2
+    assert offsets.silence({0: 1}, is_idle=True) == 2
+
+
+def test_silence_begins_again_after_messages(clock: SimpleNamespace) -> None:
+    offsets = PartitionOffsets({0: 3})
+    offsets.silence({0: 9}, is_idle=True)
+    clock.now += 2
+    offsets.read(0, 3)
+    assert offsets.silence({0: 9}, is_idle=True) == 0
+    clock.now += 1
+    assert offsets.silence({0: 9}, is_idle=True) == 1
+    assert offsets.silence({0: 9}, is_idle=False) == 0  # and after processing
+    assert offsets.silence({0: 9}, is_idle=True) == 0

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,24 +73,6 @@ def test_a_topic_that_cannot_be_described_does_not_delay_others(make_bench: Any,
         assert node.owned.phase(Key(bench.dataset, "other")) in {Phase.RETRYING, Phase.OPENING}
         broker.denied = set()
         node.wait(lambda: node.ids == [1, 2])
-        node.wait(lambda: node.owned.stuck() == {})
-
-
-def test_sources_whose_topics_cannot_be_described_are_retried(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unavailable(_: object) -> None:
-        raise Unavailable(what="Kafka", why="no answer in time")
-
-    bench = two_sources(make_bench)
-    broker.logs[TOPIC, 0] += [message(1)]
-    broker.logs[OTHER, 0] += [message(2)]
-    with ExitStack() as stack:
-        with monkeypatch.context() as outage:
-            outage.setattr(broker, "describe", unavailable)
-            node = stack.enter_context(running(bench, broker, other=OTHER))
-            node.wait(lambda: "no answer in time" in why(node, "other"))
-        node.wait(lambda: set(node.ids) == {1, 2})
         node.wait(lambda: node.owned.stuck() == {})
 
 
@@ -184,9 +165,8 @@ def test_a_source_whose_query_takes_too_long_stops_until_it_has_another(
 
 
 def test_a_full_disk_is_named_until_a_commit_succeeds_and_the_lag_is_counted(
-    make_bench: Any, broker: Broker
+    bench: Any, broker: Broker
 ) -> None:
-    bench = make_bench()
     is_full, usual = threading.Event(), bench.queues.commit_indexed
     is_full.set()
 
@@ -217,24 +197,9 @@ def lags(node: Running) -> list[int]:
     return [one.lag for one in messages if isinstance(one, IngestProgress)]
 
 
-def test_sources_without_a_topic_in_the_catalog_are_closed_and_end_nothing(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = two_sources(make_bench)
-    with running(bench, broker, other=OTHER) as node:
-        node.wait(lambda: len(node.reader.sources) == 2)
-        for topics in ({"default": TOPIC}, {}, {"default": TOPIC, "other": OTHER}):
-            node.catalog.replace(CatalogEntry(alias="a", dataset_id=bench.dataset, push_topics=topics))
-            node.ask(lambda: node.owned.inspect(bench.dataset))
-            node.wait(lambda: {key.source for key in node.reader.sources} == topics.keys())  # noqa: B023 - waited for
-        assert node.owned.stuck() == {}
-
-
 def test_a_bug_in_one_dataset_is_named_and_ends_nothing(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
-
     def bug(*_: object, **__: object) -> None:
         raise KeyError
 
@@ -247,24 +212,6 @@ def test_a_bug_in_one_dataset_is_named_and_ends_nothing(
         node.wait(lambda: node.owned.stuck() == {})
         broker.logs[TOPIC, 0] += [message(1)]
         node.wait(lambda: node.ids == [1])
-
-
-def test_a_stalled_commit_is_named(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
-    usual, is_held = bench.queues.commit_indexed, threading.Event()
-
-    def held(*arguments: Any) -> Any:
-        if not is_held.is_set():
-            raise Unavailable(what="the lock of the dataset", why="held by process 17")
-        return usual(*arguments)
-
-    bench.queues.commit_indexed = held
-    with running(bench, broker) as node:
-        broker.logs[TOPIC, 0] += [message(1)]
-        node.wait(lambda: "held by process 17" in why(node, "default"))
-        is_held.set()
-        node.wait(lambda: node.ids == [1])
-        node.wait(lambda: node.owned.stuck() == {})
 
 
 def test_a_dataset_that_was_never_announced_is_found(
@@ -339,8 +286,7 @@ def break_at(bench: Any, *numbers: int) -> None:
     bench.mend = checks.clear
 
 
-def test_a_source_whose_cause_was_fixed_continues_when_it_is_resumed(make_bench: Any, broker: Broker) -> None:
-    bench = make_bench()
+def test_a_source_whose_cause_was_fixed_continues_when_it_is_resumed(bench: Any, broker: Broker) -> None:
     break_at(bench, 5)
     broker.logs[TOPIC, 0] += [message(number) for number in range(10)]
     with running(bench, broker) as node:
@@ -358,10 +304,7 @@ def test_a_source_whose_cause_was_fixed_continues_when_it_is_resumed(make_bench:
     assert bench.coordinator.letters == []
 
 
-def test_only_the_message_that_cannot_be_committed_is_found_and_skipped(
-    make_bench: Any, broker: Broker
-) -> None:
-    bench = make_bench()
+def test_only_the_message_that_cannot_be_committed_is_found_and_skipped(bench: Any, broker: Broker) -> None:
     break_at(bench, 137, 300)
     broker.logs[TOPIC, 0] += [message(number) for number in range(400)]
     # Each attempt prints a traceback, which is slow.
@@ -382,9 +325,8 @@ def test_only_the_message_that_cannot_be_committed_is_found_and_skipped(
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_one_command_skips_a_message_however_many_were_read_with_it(
-    make_bench: Any, broker: Broker, count: int
+    bench: Any, broker: Broker, count: int
 ) -> None:
-    bench = make_bench()
     break_at(bench, 0)
     broker.logs[TOPIC, 0] += [message(number) for number in range(count)]
     with capture_logs(), running(bench, broker) as node:
@@ -394,24 +336,21 @@ def test_one_command_skips_a_message_however_many_were_read_with_it(
 
 
 def test_a_stopped_source_whose_topic_cannot_be_described_stays_stopped(
-    make_bench: Any, broker: Broker
+    node: Running, bench: Any, broker: Broker
 ) -> None:
-    bench = make_bench()
-    with running(bench, broker) as node:
-        node.ingest([message(1)])
-        head = bench.state.head
-        broker.make(TOPIC)
-        stop(node)
-        broker.denied = {TOPIC}
-        with pytest.raises(Unavailable, match="Topic authorization failed"):
-            resume(node, "earliest")
-        assert (stop(node).reason, bench.state.head) == ("TopicReplaced", head)
+    node.ingest([message(1)])
+    head = bench.state.head
+    broker.make(TOPIC)
+    stop(node)
+    broker.denied = {TOPIC}
+    with pytest.raises(Unavailable, match="Topic authorization failed"):
+        resume(node, "earliest")
+    assert (stop(node).reason, bench.state.head) == ("TopicReplaced", head)
 
 
 def test_a_search_that_takes_too_long_is_reported_and_continues(
-    make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = make_bench()
     bench.set(bad_records=BadRecords.STOP)
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [b"junk", message(1)]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -82,8 +81,7 @@ def test_the_watermark_stays_behind_by_the_delay_and_never_decreases(make_bench:
     assert topic.watermark == HOURS[6]
 
 
-def test_records_that_are_older_than_the_watermark_are_counted(make_bench: Any) -> None:
-    bench = make_bench()
+def test_records_that_are_older_than_the_watermark_are_counted(bench: Any) -> None:
     topic = Topic(bench)
     assert topic.publish({0: [HOURS[9], HOURS[2]]}).late == Lateness()
     assert topic.publish({0: [HOURS[9], HOURS[8], HOURS[7]]}).late == Lateness(count=2, most=2 * HOUR_MS)
@@ -283,20 +281,6 @@ def test_durations_are_read_and_written(text: str, ms: int, shown: str) -> None:
 def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
         Duration.parse(text)
-
-
-def test_settings_with_durations_survive_storage(make_bench: Any) -> None:
-    topic = Topic(make_bench())
-    topic.configure(watermarkDelay="90s", maxFuture="1d", idleTimeout="5m")
-    bench = topic.bench
-    stored = load_settings(bench.blobs, bench.dataset, "default")
-    assert stored == replace(
-        SourceSettings(),
-        watermark_delay=Duration(90_000),
-        max_future=Duration(DAY_MS),
-        idle_timeout=Duration(300_000),
-    )
-    assert stored.plain()["watermarkDelay"] == "1m30s"
 
 
 def test_late_records_are_added_up_under_the_lock() -> None:

@@ -1,14 +1,23 @@
+"""Csv: where records and values begin and end, and bytes that are not UTF-8, in any text format."""
+
+import bz2
+import gzip
+import io
+import lzma
 import re
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepGeoJson, ReadStepJson, ReadStepNdJson
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import infer_records, read_file, read_inferred, read_records, split_file, suspects
 from odf_ingest.read.csv_format.csv_parse import header_names, inferred_types, parse
+from odf_ingest.read.csv_format.csv_records import BadQuote, Grammar, grammar_of
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
@@ -105,16 +114,6 @@ def test_text_after_a_closing_quote_is_refused(value: bytes) -> None:
     with pytest.raises(InvalidInput, match="text follows the closing quote: '"):
         rows(b"1," + value + b",")
     assert rows(b'1,"a""b",') == [(1, 'a"b', None)]
-
-
-@pytest.mark.parametrize("options", [{"separator": "||"}, {"quote": "“"}, {"escape": "\\\\"}])
-def test_options_that_are_not_one_character_are_refused(options: dict[str, str]) -> None:
-    with pytest.raises(InvalidInput, match="is not one ASCII character"):
-        rows(b"1,a,", **options)
-
-
-def test_a_line_feed_inside_quotes_belongs_to_the_value() -> None:
-    assert rows(b'1,"a\nb",', b"2,c,") == [(1, "a\nb", None), (2, "c", None)]
 
 
 def test_separator_quote_escape_null_value_and_date_format_are_followed() -> None:
@@ -281,3 +280,105 @@ def test_a_single_column_may_have_its_name_as_a_value(tmp_path: Path) -> None:
     file = tmp_path / "words.csv"
     file.write_bytes(b"word\none\nword\n")
     assert read_file(ReadStepCsv(header=True), file, pa.schema({"word": pa.string()})).num_rows == 2
+
+
+PLAIN = grammar_of(ReadStepCsv())
+ESCAPED = grammar_of(ReadStepCsv(escape="\\", quote="'", separator=";"))
+UNQUOTED = grammar_of(ReadStepCsv(quote=""))
+
+
+@pytest.mark.parametrize(
+    ("grammar", "record", "width"),
+    [
+        (PLAIN, b"", 1),
+        (PLAIN, b"a,b", 2),
+        (PLAIN, b'"a,b"', 1),
+        (PLAIN, b'"a,b",c', 2),
+        (PLAIN, b'"a"",",', 2),
+        (PLAIN, b'"a\nb",c,"d,e"', 3),
+        (PLAIN, b'a"b,c"', 2),
+        (ESCAPED, b"'a;b';c", 2),
+        (ESCAPED, b"'a\\';b';c", 2),
+        (ESCAPED, b"a,b", 1),
+        (UNQUOTED, b'"a,b"', 2),
+    ],
+)
+def test_a_separator_in_quotes_separates_nothing(grammar: Grammar, record: bytes, width: int) -> None:
+    assert grammar.width(record) == width
+    assert grammar.end(record) == len(record)
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "end", "is_line"),
+    [
+        (PLAIN, b"a,b\nc", 3, True),
+        (PLAIN, b'"a\nb",c\nd', 7, False),
+        (PLAIN, b'"a,b"\n"c"', 5, True),
+        (PLAIN, b"a\r\nb", 1, False),
+        (ESCAPED, b"'a\\'\n';b\nc", 8, False),
+        (UNQUOTED, b'"a\nb"', 2, True),
+    ],
+)
+def test_a_record_ends_with_its_line_unless_that_is_quoted(
+    grammar: Grammar, text: bytes, end: int, is_line: bool
+) -> None:
+    assert grammar.end(text) == end
+    assert grammar.is_record_a_line(text) == is_line
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        (b'a\n"b', 2, "a quote is never closed: '\"b'"),
+        (b'a",b\nc",d",e,"f', 2, "a quote is never closed: '\"f'"),
+        (b'"a"b,c', 1, "text follows the closing quote: 'b,c'"),
+        (b'a\n"b\nc"d\n', 2, r"text follows the closing quote, 1 line further down: 'd\\n'"),
+        (b'1,"\n",2\n3,"\n\n"x,"y"', 3, "2 lines further down: 'x,"),
+    ],
+)
+def test_a_quote_that_is_not_closed_as_it_should_be_is_named_by_the_line_where_it_opens(
+    text: bytes, line: int, why: str
+) -> None:
+    with pytest.raises(BadQuote, match=why) as bad:
+        PLAIN.require_closed(text)
+    assert bad.value.line == line
+    PLAIN.require_closed(text.replace(b'"', b""))
+
+
+CITIES = pa.schema({"id": pa.int64(), "city": pa.string()})
+TEXT = "id,by\u00f8\n1,Troms\u00f8\n"
+STEPS = [ReadStepCsv(header=True), ReadStepCsv(), ReadStepNdJson(), ReadStepJson(), ReadStepGeoJson()]
+
+
+def _zip() -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("xl/workbook.xml", bytes(range(256)))
+    return whole.getvalue()
+
+
+def _parquet() -> bytes:
+    whole = io.BytesIO()
+    pq.write_table(pa.table({"id": [2**40 + 255], "city": ["Tromsø"]}), whole)
+    return whole.getvalue()
+
+
+KINDS = {
+    "gzip": (gzip.compress(TEXT.encode()), "is compressed by gzip: .*Decompress"),
+    "xz": (lzma.compress(TEXT.encode()), "is compressed by xz: .*Decompress"),
+    "bzip2": (bz2.compress(TEXT.encode()), "is compressed by bzip2: .*Decompress"),
+    "zstd": (pa.compress(TEXT.encode(), codec="zstd", asbytes=True), "is compressed by zstd: .*Decompress"),
+    "zip": (_zip(), "is a ZIP archive, .*export the sheet as Csv"),
+    "parquet": (_parquet(), "is Parquet: "),
+    "utf-16": (TEXT.encode("utf-16"), "is UTF-16 text: declare `encoding: utf-16`"),
+    "latin-1": (TEXT.encode("latin-1"), "is not UTF-8 text: .*`encoding`"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+@pytest.mark.parametrize(("content", "reason"), KINDS.values(), ids=KINDS)
+def test_a_file_that_is_no_text_is_named(tmp_path: Path, step: ReadStep, content: bytes, reason: str) -> None:
+    file = tmp_path / "data"
+    file.write_bytes(content)
+    with pytest.raises(InvalidInput, match=reason):
+        read_file(step, file, CITIES)

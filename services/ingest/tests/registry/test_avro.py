@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from typing import Any, cast
@@ -446,10 +446,6 @@ def test_a_schema_that_is_not_json_is_refused() -> None:
 def test_a_schema_cannot_pretend_to_be_parsed() -> None:
     trick = {**record(a="int"), "__fastavro_parsed": True, "__named_schemas": {}}
     assert decoder(trick)(b"\x02") == '{"a":1}'
-
-
-def test_the_clock_of_the_reference_is_exact() -> None:
-    assert Reference(b"\x02").value(logical("int", "time-millis")) == time(microsecond=1000)
 
 
 def test_maps_whose_values_take_no_bytes_have_short_names() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from odf_testing.black_hole import BlackHole, black_hole
 from odf_testing.certificates import self_signed
 from odf_testing.registry import Registered, Registry, avro, framed, framed_by_guid, serving_registry
 
 from odf_ingest.errors import RegistryUnavailable
 from odf_ingest.registry import Registries, client, decoder
+from odf_ingest.registry.client import RegistryAddress, RegistryClient
 from odf_ingest.source_settings import Secret, SourceSettings
 
 ROW = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
@@ -245,3 +247,22 @@ def test_https_needs_a_certificate_that_the_ca_file_vouches_for(tmp_path: Path) 
         assert "CERTIFICATE_VERIFY_FAILED" in refused
         missing = str(tmp_path / "missing.pem")
         assert missing in unavailable(lambda: decode(registry, value, schemaRegistryCa=missing))
+
+
+LATE_SECONDS = 20.0  # five, and what a busy machine adds
+
+
+@pytest.mark.parametrize("breaks", [BlackHole.swallow, BlackHole.drop])
+def test_a_schema_is_fetched_again_after_the_registry_was_away(breaks: Callable[[BlackHole], None]) -> None:
+    with serving_registry() as registry, black_hole(int(registry.url.rpartition(":")[2])) as hole:
+        registry.add(1, ROW)
+        client = RegistryClient(RegistryAddress(url=f"http://{hole.address}"))
+        schema = client.schema(1)
+        breaks(hole)
+        for _ in ("on the connection that died", "on a new one"):
+            begun = time.monotonic()
+            with pytest.raises(RegistryUnavailable):
+                client.schema(1)
+            assert time.monotonic() - begun < LATE_SECONDS
+        hole.restore()
+        assert client.schema(1) == schema
