@@ -422,14 +422,14 @@ def test_a_source_is_resumed_and_a_message_skipped(servicer: Any, bench: Any) ->
         asked.append((entry.dataset_id, *options))
         return SimpleNamespace(source="default", head=None, next={0: 7})
 
-    servicer._commands.resume = resume
+    servicer.commands.resume = resume
     request = wire.ResumeSourceRequest(ref="cities", source_name="default", start="latest", topic="topic")
     reply = servicer.ResumeSource(request, ACTIVE)
     assert (reply.source_name, reply.head, dict(reply.next)) == ("default", "", {0: 7})
     assert asked == [(bench.dataset, "default", "latest", "topic")]
 
     skipped: list[tuple[int, int] | None] = [None, (0, 0), (2, 9)]
-    servicer._commands.skip = lambda *_: SimpleNamespace(
+    servicer.commands.skip = lambda *_: SimpleNamespace(
         source="default", topic="topic", skipped=skipped.pop(0)
     )
     replies = [servicer.SkipMessage(wire.SourceRequest(ref="cities"), ACTIVE) for _ in range(3)]
@@ -449,8 +449,8 @@ def test_a_file_of_a_polling_source_is_skipped(servicer: Any, bench: Any) -> Non
         polled.append(skips and dataset == bench.dataset and is_wanted == ACTIVE.is_active)
         return PollSummary(skipped="a.csv: has no header" if len(polled) == 1 else "")
 
-    servicer._poller = SimpleNamespace(poll=poll)
-    servicer._queues = SimpleNamespace(state=lambda _: a_chain(a_seed(), a_polling_source()).state)
+    servicer.poller = SimpleNamespace(poll=poll)
+    servicer.queues = SimpleNamespace(state=lambda _: a_chain(a_seed(), a_polling_source()).state)
     replies = [servicer.SkipMessage(wire.SourceRequest(ref="cities"), ACTIVE) for _ in range(2)]
     assert [(one.skipped, one.file) for one in replies] == [(True, "a.csv: has no header"), (False, "")]
     assert polled == [True, True]

@@ -1,6 +1,7 @@
 """Handlers of bus messages."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from odf_common.codec.envelopes import Envelope
@@ -16,21 +17,17 @@ from odf_ingest.push.reader import PushReader
 COMMAND_THREADS: Final = 8  # finding a bad message takes a while
 
 
+@dataclass(eq=False)
 class Notices:
-    """Passes changes made elsewhere to the reader."""
+    """Passes changes made elsewhere to the reader.
 
-    def __init__(
-        self,
-        reader: PushReader,
-        owned: AssignedSources,
-        queues: CommitQueues,
-        assigned: Callable[[], None] = lambda: None,
-    ) -> None:
-        """All actions run on the reader's thread; `assigned` is called there when other partitions are owned."""
-        self._assigned = assigned
-        self._queues = queues
-        self._reader = reader
-        self._owned = owned
+    All actions run on the reader's thread; `assigned` is called there when other partitions are owned.
+    """
+
+    reader: PushReader
+    owned: AssignedSources
+    queues: CommitQueues
+    assigned: Callable[[], None] = lambda: None
 
     def on_notification(self, message: Envelope) -> Iterable[OutgoingMessage]:
         """Inspect changed datasets, and drop removed ones."""
@@ -38,11 +35,11 @@ class Notices:
             case "committed" if not message.committed.is_derivative:
                 dataset, alias = DatasetId.parse(message.dataset_id), message.committed.alias
                 # This process's own commits need no inspection.
-                if not self._queues.is_own(dataset, message.committed.head):
-                    self._reader.request(lambda: self._owned.inspect(dataset, alias))
+                if not self.queues.is_own(dataset, message.committed.head):
+                    self.reader.request(lambda: self.owned.inspect(dataset, alias))
             case "dataset_removed":
                 gone = DatasetId.parse(message.dataset_id)
-                self._reader.request(lambda: self._owned.remove(gone))
+                self.reader.request(lambda: self.owned.remove(gone))
             case _:
                 pass
         return ()
@@ -51,10 +48,10 @@ class Notices:
         """Read the sources of the assigned partitions."""
 
         def own() -> None:
-            self._owned.own(partitions)
-            self._assigned()
+            self.owned.own(partitions)
+            self.assigned()
 
-        self._reader.request(own)
+        self.reader.request(own)
 
 
 def subscriptions(notices: Notices, commands: SourceCommands, replies: Replies) -> tuple[Subscription, ...]:

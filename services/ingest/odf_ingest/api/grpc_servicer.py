@@ -5,6 +5,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -44,44 +45,30 @@ NAME = "odf.node.v1.Ingest"
 KEEP_ALIVE_SECONDS: Final = 5.0  # after which a poll's last report is repeated
 
 
+@dataclass(eq=False, kw_only=True)
 class IngestServicer(ingest_pb2_grpc.IngestServicer):
-    """Serves ingest's calls; each returns once its effect is committed."""
+    """Serves ingest's calls; each returns once its effect is committed.
 
-    def __init__(  # noqa: PLR0913 - all by name
-        self,
-        *,
-        catalog: Catalog,
-        targets: PushTargets,
-        queues: CommitQueues,
-        preparer: Preparer,
-        drains: Drains,
-        poller: Poller,
-        schedule: PollSchedule,
-        owned: AssignedSources,
-        rejecting: RejectPolicy,
-        rejected: RejectedMessages,
-        commands: SourceCommands,
-        clock: Clock,
-        staging: Staging,
-        scratch: Callable[[], Path],
-    ) -> None:
-        """Staged files are in `staging`; received ones are stored in folders from `scratch`."""
-        self._catalog = catalog
-        self._targets = targets
-        self._queues = queues
-        self._preparer = preparer
-        self._drains = drains
-        self._poller = poller
-        self._schedule = schedule
-        self._owned = owned
-        self._rejecting = rejecting
-        self._rejected = rejected
+    Staged files are in `staging`; received ones are stored in folders from `scratch`.
+    """
+
+    catalog: Catalog
+    targets: PushTargets
+    queues: CommitQueues
+    preparer: Preparer
+    drains: Drains
+    poller: Poller
+    schedule: PollSchedule
+    owned: AssignedSources
+    rejecting: RejectPolicy
+    rejected: RejectedMessages
+    commands: SourceCommands
+    clock: Clock
+    staging: Staging
+    scratch: Callable[[], Path]
+
+    def __post_init__(self) -> None:
         self._pushes = PushesInFlight()
-        self._control = commands.control
-        self._commands = commands
-        self._clock = clock
-        self._staging = staging
-        self._scratch = scratch
 
     def register(self, server: grpc.Server) -> tuple[str, ...]:
         """Add the service to a server; return its name."""
@@ -97,14 +84,14 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a push must start with its header")
         header = first.header
-        entry = self._targets.find(header.ref)
-        source = chosen_source(self._queues.state(entry.dataset_id), header.source_name)
-        folder = self._scratch()
+        entry = self.targets.find(header.ref)
+        source = chosen_source(self.queues.state(entry.dataset_id), header.source_name)
+        folder = self.scratch()
         try:
             file = folder / "batch"
             if header.staged:
                 # The command may be killed at any time, so take the file over.
-                shutil.move(staged_file(self._staging, header.staged), file)
+                shutil.move(staged_file(self.staging, header.staged), file)
             else:
                 _receive(request_iterator, file)
             return self._commit(entry, source.source_name, header, file, context)
@@ -116,7 +103,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> Iterator[ingest_pb2.DrainProgress]:
         """Yield the number of waiting messages until there are none; raises `SourceStopped`."""
         entry = self._entry(request.ref)
-        for progress in self._drains.wait(entry):
+        for progress in self.drains.wait(entry):
             if not context.is_active():
                 return
             yield ingest_pb2.DrainProgress(
@@ -128,7 +115,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> Iterator[ingest_pb2.PollProgress]:
         """Yield progress until all that is new is committed; raises what is wrong with the source."""
         dataset = self._entry(request.ref).dataset_id
-        poll = partial(self._poller.poll, dataset, is_wanted=context.is_active)
+        poll = partial(self.poller.poll, dataset, is_wanted=context.is_active)
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
         yield ingest_pb2.PollProgress(done=True)
 
@@ -142,7 +129,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 last=str(view.last or ""),
                 next=str(view.next or ""),
             )
-            for view in self._schedule.views()
+            for view in self.schedule.views()
         ]
         return ingest_pb2.PollsReply(polls=polls)
 
@@ -154,9 +141,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 source_name=key.source,
                 why=str(why),
                 advice=self._find(why.advice(), key.dataset),
-                since=self._owned.stuck_since(key),
+                since=self.owned.stuck_since(key),
             )
-            for key, why in self._owned.stuck().items()
+            for key, why in self.owned.stuck().items()
         ]
         sources += [
             ingest_pb2.StuckReply.Source(
@@ -168,7 +155,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 else self._find(advice_while_retried(view.error), view.dataset),
                 since=None if view.since is None else view.since.ns,
             )
-            for view in self._schedule.failing()
+            for view in self.schedule.failing()
         ]
         return ingest_pb2.StuckReply(sources=sources)
 
@@ -177,11 +164,11 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.FutureReply:
         """Return the sources with records too far in the future, unless such times are allowed now."""
         sources = []
-        for (dataset, name), late in self._queues.late.future().items():
-            entry = self._catalog.by_id(dataset)
-            if entry is None or not self._rejecting.settings(dataset, name).max_future.is_limited:
+        for (dataset, name), late in self.queues.late.future().items():
+            entry = self.catalog.by_id(dataset)
+            if entry is None or not self.rejecting.settings(dataset, name).max_future.is_limited:
                 continue
-            is_only = self._queues.state(dataset).push_sources.keys() <= {DEFAULT_SOURCE}
+            is_only = self.queues.state(dataset).push_sources.keys() <= {DEFAULT_SOURCE}
             sources.append(
                 ingest_pb2.FutureReply.Source(
                     dataset_id=str(dataset),
@@ -204,13 +191,13 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         """Iterate over rejected messages that await a decision, then yield their counts."""
         dataset = self._entry(request.ref).dataset_id
         count = 0
-        for letter in self._rejected.open(dataset, [_location(location) for location in request.locations]):
+        for letter in self.rejected.open(dataset, [_location(location) for location in request.locations]):
             count += 1
             if not context.is_active():
                 return
             if not request.limit or count <= request.limit:
                 yield ingest_pb2.RejectedPart(message=_rejected_message(letter, request.value_bytes))
-        counts = ingest_pb2.RejectedPart.Counts(open=self._rejected.count(dataset), found=count)
+        counts = ingest_pb2.RejectedPart.Counts(open=self.rejected.count(dataset), found=count)
         yield ingest_pb2.RejectedPart(counts=counts)
 
     def SettleRejected(
@@ -221,9 +208,9 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         locations = [_location(location) for location in request.locations]
         match request.action:
             case ingest_pb2.SettleRejectedRequest.RETRY:
-                settled = self._rejected.retry(dataset, locations)
+                settled = self.rejected.retry(dataset, locations)
             case ingest_pb2.SettleRejectedRequest.DROP:
-                settled = self._rejected.drop(dataset, locations)
+                settled = self.rejected.drop(dataset, locations)
             case _:
                 raise InvalidInput(text="specify whether to retry or drop rejected messages")
         return ingest_pb2.SettleRejectedReply(
@@ -244,7 +231,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.ResumeSourceRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.ResumeSourceReply:
         """Resume a stopped source; returns once a new position is committed."""
-        done = self._commands.resume(
+        done = self.commands.resume(
             self._entry(request.ref), request.source_name, request.start, request.topic
         )
         return ingest_pb2.ResumeSourceReply(
@@ -256,12 +243,12 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.SkipMessageReply:
         """Skip the message or file at which a source is stopped; returns once that is recorded."""
         entry = self._entry(request.ref)
-        if means_polling_source(self._queues.state(entry.dataset_id), request.source_name):
-            done = self._poller.poll(entry.dataset_id, lambda _: None, context.is_active, skips=True)
+        if means_polling_source(self.queues.state(entry.dataset_id), request.source_name):
+            done = self.poller.poll(entry.dataset_id, lambda _: None, context.is_active, skips=True)
             return ingest_pb2.SkipMessageReply(
                 source_name=DEFAULT_SOURCE, skipped=bool(done.skipped), file=done.skipped
             )
-        skipped = self._commands.skip(entry, request.source_name)
+        skipped = self.commands.skip(entry, request.source_name)
         if skipped.skipped is None:
             return ingest_pb2.SkipMessageReply(source_name=skipped.source)
         partition, offset = skipped.skipped
@@ -278,7 +265,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         self, request: ingest_pb2.SampleRequest, context: grpc.ServicerContext
     ) -> ingest_pb2.SampleReply:
         """Return the columns of a staged file, how to read it, and how far out of order its times are."""
-        file = staged_file(self._staging, request.staged)
+        file = staged_file(self.staging, request.staged)
         sample = read_sample(file, request.input_format, is_topic=bool(request.runs))
         # The event time of changes is in their envelopes.
         late = {} if sample.is_changes else out_of_order(sample.table, request.runs)
@@ -296,7 +283,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> ingest_pb2.SourcesReply:
         """Change settings of a source; return its state."""
         entry = self._entry(request.ref)
-        return self._sources(entry, self._control.change(entry, request.source_name, request.changes))
+        return self._sources(entry, self.commands.control.change(entry, request.source_name, request.changes))
 
     def _sources(self, entry: CatalogEntry, name: str) -> ingest_pb2.SourcesReply:
         sources = [
@@ -315,7 +302,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
                 future=_future(source.late) if source.settings.max_future.is_limited else None,
                 changed=source.settings.non_default(),
             )
-            for source in self._control.show(entry, name)
+            for source in self.commands.control.show(entry, name)
         ]
         return ingest_pb2.SourcesReply(sources=sources)
 
@@ -331,7 +318,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         is_generated = header.is_key_generated or not header.idempotency_key
         batch = FileBatch(
             file=file,
-            event_time=event_time or self._clock.now(),
+            event_time=event_time or self.clock.now(),
             fills_event_times=event_time is not None,
             key=header.idempotency_key or uuid.uuid4().hex,
             is_key_generated=is_generated,
@@ -340,8 +327,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
         )
 
         def commit(is_wanted: IsWanted) -> Outcome:
-            work = FileCommit(source, batch, self._preparer, self._rejecting, is_wanted)
-            return work.commit(self._queues, entry.dataset_id)
+            work = FileCommit(source, batch, self.preparer, self.rejecting, is_wanted)
+            return work.commit(self.queues, entry.dataset_id)
 
         outcome = self._pushes.run(
             Target(
@@ -369,11 +356,11 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
 
     def _find(self, text: str, dataset: DatasetId) -> str:
         """Return a text with the dataset's name in its commands."""
-        entry = self._catalog.by_id(dataset)
+        entry = self.catalog.by_id(dataset)
         return text if entry is None else name_dataset(text, entry.alias)
 
     def _entry(self, ref: str) -> CatalogEntry:
-        return require_entry(self._catalog, ref)
+        return require_entry(self.catalog, ref)
 
 
 def _receive(parts: Iterator[ingest_pb2.PushPart], file: Path) -> None:

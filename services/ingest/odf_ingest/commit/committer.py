@@ -114,13 +114,13 @@ class Proposals:
         return None if answer is None else body_of(answer)
 
 
+@dataclass(eq=False)
 class BatchCommitter:
     """Commits batches; one thread per dataset at a time."""
 
-    def __init__(self, states: ChainStates, drafter: Drafter, proposals: Proposals) -> None:
-        self._states = states
-        self._drafter = drafter
-        self._proposals = proposals
+    states: ChainStates
+    drafter: Drafter
+    proposals: Proposals
 
     def commit(self, current: Current, history: DatasetHistory, batch: Batch[P]) -> Outcome:
         """Commit the batch. Raises what `batch` raises, `Refused`, `Unavailable`, `NotFound`."""
@@ -132,12 +132,12 @@ class BatchCommitter:
             except AlreadyCommitted:
                 return Outcome(state=state, count=0, is_new=False)
             past = history.at(state)
-            settings = self._drafter.settings(state, batch.source)
+            settings = self.drafter.settings(state, batch.source)
             prepared, merged = self._merge(state, batch, past, settings)
             if len(merged.records) == 0 and not batch.may_be_empty:
                 return Outcome(state=state, count=0, is_new=False)
             advanced, watermark = batch.advance(position, prepared)
-            draft = self._drafter.draft(
+            draft = self.drafter.draft(
                 state,
                 merged,
                 source=batch.source,
@@ -160,7 +160,7 @@ class BatchCommitter:
         prepared = batch.prepare(state)
         while True:
             try:
-                return prepared, self._drafter.merge_records(state, prepared, past, settings)
+                return prepared, self.drafter.merge_records(state, prepared, past, settings)
             except InvalidInput as error:
                 prepared = batch.reduce_after(error)
 
@@ -170,7 +170,7 @@ class BatchCommitter:
             log.debug(
                 "proposing a block", dataset_id=str(draft.before.dataset_id), block=str(draft.after.head)
             )
-            answer = self._proposals.propose(draft)
+            answer = self.proposals.propose(draft)
             log.debug(
                 "proposal answered",
                 dataset_id=str(draft.before.dataset_id),
@@ -181,7 +181,7 @@ class BatchCommitter:
                 case bus.Committed():
                     # Another commit may have followed, whose state is not known here.
                     if answer.head == draft.after.head.raw:
-                        self._states.remember(draft.after)
+                        self.states.remember(draft.after)
                     return True
                 case bus.Refused():
                     raise Refused(reason=answer.code, text=answer.text)
@@ -238,20 +238,16 @@ class CommitQueue:
         return self._by_source.setdefault(source, SerialQueue(self._indexing))
 
 
+@dataclass(eq=False)
 class CommitQueues:
     """The queues of all datasets that this process has used."""
 
-    def __init__(
-        self,
-        blobs: BlobStore,
-        states: ChainStates,
-        committer: BatchCommitter,
-        pools: Pools,
-    ) -> None:
-        self._blobs = blobs
-        self._states = states
-        self._committer = committer
-        self._pools = pools
+    blobs: BlobStore
+    states: ChainStates
+    committer: BatchCommitter
+    pools: Pools
+
+    def __post_init__(self) -> None:
         self._queues: dict[DatasetId, CommitQueue] = {}
         self._mutex = threading.Lock()
         self.late = LateRecords()
@@ -261,7 +257,7 @@ class CommitQueues:
         with self._mutex:
             queue = self._queues.get(dataset)
             if queue is None:
-                queue = self._queues[dataset] = CommitQueue(dataset, self._history(dataset), self._pools)
+                queue = self._queues[dataset] = CommitQueue(dataset, self._history(dataset), self.pools)
             return queue
 
     def forget(self, dataset: DatasetId) -> None:
@@ -269,7 +265,7 @@ class CommitQueues:
         with self._mutex:
             # With its history, whose index files were deleted with the dataset.
             self._queues.pop(dataset, None)
-        self._states.forget(dataset)
+        self.states.forget(dataset)
 
     def commit(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
         """Commit the batch once its index is ready; see `BatchCommitter.commit`."""
@@ -306,7 +302,7 @@ class CommitQueues:
         """Commit the batch; raises `IndexBehind` if its index has to be caught up first."""
         queue = self.queue(dataset)
         with queue.lock:
-            outcome = self._committer.commit(lambda: self.state(dataset), queue.history, batch)
+            outcome = self.committer.commit(lambda: self.state(dataset), queue.history, batch)
             queue.committed = outcome.state.head
             self.late.add(dataset, batch.source, outcome.late)
             return outcome
@@ -319,20 +315,20 @@ class CommitQueues:
 
     def current(self, dataset: DatasetId) -> ChainState | None:
         """Return the state at the dataset's head; None if it has no blocks."""
-        return self._states.current(dataset)
+        return self.states.current(dataset)
 
     def state(self, dataset: DatasetId) -> ChainState:
         """Return the state at the dataset's head; raises `NotFound` if it was deleted."""
-        state = self._states.current(dataset)
+        state = self.states.current(dataset)
         if state is None:
             raise NotFound(what=f"dataset {dataset}")
         return state
 
     def _history(self, dataset: DatasetId) -> DatasetHistory:
         return DatasetHistory(
-            block_reader(self._blobs, dataset),
-            lambda name: self._blobs.local_path(dataset, ObjectKind.DATA, name),
-            self._blobs.index_folder(dataset),
+            block_reader(self.blobs, dataset),
+            lambda name: self.blobs.local_path(dataset, ObjectKind.DATA, name),
+            self.blobs.index_folder(dataset),
         )
 
 

@@ -99,21 +99,22 @@ class RejectedOfFile:
     """The key of a push, or of a message of a topic."""
 
 
+@dataclass(eq=False)
 class RejectPolicy:
-    """Applies the source's settings to bad messages, and writes their dead letters."""
+    """Applies the source's settings to bad messages, and writes their dead letters.
 
-    def __init__(self, bus: Bus, blobs: BlobStore, name_of: Callable[[DatasetId], str] = str) -> None:
-        """Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`.
+    Send dead letters over `bus`; settings and first reasons are stored as notes in `blobs`.
 
         `name_of` is how logs and metrics name a dataset.
-        """
-        self._bus = bus
-        self._blobs = blobs
-        self.name_of = name_of
+    """
+
+    bus: Bus
+    blobs: BlobStore
+    name_of: Callable[[DatasetId], str] = str
 
     def settings(self, dataset: DatasetId, source: str) -> SourceSettings:
         """Return the settings of a source."""
-        return load_settings(self._blobs, dataset, source)
+        return load_settings(self.blobs, dataset, source)
 
     def committable(
         self, dataset: DatasetId, source: str, batch: MessageBatch, bad: Sequence[BadRecord]
@@ -124,7 +125,7 @@ class RejectPolicy:
         """
         if not bad or batch.is_skipped:
             return batch
-        settings = load_settings(self._blobs, dataset, source)
+        settings = load_settings(self.blobs, dataset, source)
         require_share(settings, f"messages of topic {batch.topic}", bad, batch.count)
         if rejects_messages(settings.bad_records):
             return batch
@@ -138,7 +139,7 @@ class RejectPolicy:
 
     def add_to(self, progress: IngestProgress, state: ChainState) -> None:
         """Set the number of rejected messages that await a decision; 0 if it cannot be read."""
-        waiting = current_rejects(self._blobs, state, rejecting_sources(state))
+        waiting = current_rejects(self.blobs, state, rejecting_sources(state))
         progress.rejected = waiting.count
         progress.rejected_reason = waiting.reason
 
@@ -211,14 +212,14 @@ class RejectPolicy:
             return
         self._forget_what_was_reset(dataset, source, before)
         for number, letter in enumerate(letters, start=1):
-            self._bus.send_dead_letter(letter)
+            self.bus.send_dead_letter(letter)
             # Letters are up to a message in size, and wait in the producer's memory.
             if number % LETTERS_PER_FLUSH == 0:
-                self._bus.flush()
-        self._bus.flush()
+                self.bus.flush()
+        self.bus.flush()
         # Only the first reason of a source is shown, so later batches need no note.
-        if source not in load_reasons(self._blobs, dataset):
-            note_reason(self._blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
+        if source not in load_reasons(self.blobs, dataset):
+            note_reason(self.blobs, dataset, source, letters[0].reason, now=Timestamp(time.time_ns()))
 
     def announce(self, state: ChainState, source: str, bad: Sequence[BadRecord]) -> None:
         """Log and count what was rejected; publish how many rejected messages await a decision, best effort."""
@@ -239,20 +240,20 @@ class RejectPolicy:
         progress = IngestProgress()
         self.add_to(progress, state)
         try:
-            self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
-            self._bus.flush()
+            self.bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
+            self.bus.flush()
         except Unavailable as error:
             log.warning("cannot send progress", why=str(error))
 
     def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: SourceProgress) -> None:
         """Keep only decisions valid before a batch: a message rejected again after a reset is open again."""
-        with self._blobs.noting(dataset):
-            handled = load_handled(self._blobs, dataset)
+        with self.blobs.noting(dataset):
+            handled = load_handled(self.blobs, dataset)
             if source not in handled.counts:
                 return
             now = handled.as_of(source, before)
             if now != handled:
-                save_handled(self._blobs, dataset, now)
+                save_handled(self.blobs, dataset, now)
 
 
 class RowLetters:

@@ -39,17 +39,17 @@ class Progress:
     head: Multihash | None = None
 
 
+@dataclass(eq=False)
 class Drains:
     """Waits for sources, read by this or another instance."""
 
-    def __init__(
-        self, topics: SourceTopics, queues: CommitQueues, owned: AssignedSources, reader: PushReader
-    ) -> None:
+    topics: SourceTopics
+    queues: CommitQueues
+    owned: AssignedSources
+    reader: PushReader
+
+    def __post_init__(self) -> None:
         self.waiting_timeout = WAITING_TIMEOUT_SECONDS
-        self._topics = topics
-        self._queues = queues
-        self._owned = owned
-        self._reader = reader
 
     def wait(self, entry: CatalogEntry) -> Iterator[Progress]:
         """Yield progress until no message is waiting; raises `SourceStopped` if a source stops.
@@ -57,22 +57,22 @@ class Drains:
         Raises `SourceWaiting` if a source keeps waiting for a message that is not in its topic.
         """
         dataset = entry.dataset_id
-        state = self._queues.state(dataset)
-        topics = {topic.key(dataset): topic for topic in self._topics.topics_of(entry, state)}
+        state = self.queues.state(dataset)
+        topics = {topic.key(dataset): topic for topic in self.topics.topics_of(entry, state)}
         ends = self._ends(entry, state, topics)
-        if any(self._owned.record(key) is None for key in topics):
-            self._reader.request(lambda: self._owned.inspect(dataset))  # for example a topic that is new
+        if any(self.owned.record(key) is None for key in topics):
+            self.reader.request(lambda: self.owned.inspect(dataset))  # for example a topic that is new
         reported_at = moved = time.monotonic()
         try:
             while True:
                 waiting = self._waiting(state, topics, ends)
                 if waiting == 0:
-                    yield Progress(waiting=0, head=self._queues.state(dataset).head)
+                    yield Progress(waiting=0, head=self.queues.state(dataset).head)
                     return
                 if time.monotonic() - reported_at > REPORT_INTERVAL_SECONDS:
                     reported_at = time.monotonic()
                     yield Progress(waiting=waiting)
-                stuck = self._owned.stuck()
+                stuck = self.owned.stuck()
                 problems = [stuck[key] for key in topics if key in stuck]
                 waits = [
                     error for error in problems if not isinstance(error, SourceQueries | SourceBuildsIndex)
@@ -85,7 +85,7 @@ class Drains:
                     raise waits[0]
                 self._hurry(topics, is_hurried=True)
                 time.sleep(CHAIN_POLL_SECONDS)
-                state = self._queues.state(dataset)
+                state = self.queues.state(dataset)
         finally:
             self._hurry(topics, is_hurried=False)
 
@@ -110,7 +110,7 @@ class Drains:
         for (key, number), end in ends.items():
             if key.source not in state.push_sources:
                 raise SourceGone.for_source(key.source)
-            stopped = self._owned.reason(key)
+            stopped = self.owned.reason(key)
             if stopped is not None:
                 raise stopped
             left = end - self._next(state, topics[key], number)
@@ -129,7 +129,7 @@ class Drains:
 
         Transaction markers occupy offsets too, so the last message may be before the end.
         """
-        source = self._reader.sources.get(key)
+        source = self.reader.sources.get(key)
         if source is None or not source.offsets.has_reached(number, end):
             return False
         # In this order: a failed source becomes stale before it counts as idle.
@@ -137,6 +137,6 @@ class Drains:
 
     def _hurry(self, topics: Iterable[Key], *, is_hurried: bool) -> None:
         for key in topics:
-            source = self._reader.sources.get(key)
+            source = self.reader.sources.get(key)
             if source is not None:
                 source.is_hurried = is_hurried

@@ -79,41 +79,33 @@ class Settled:
     """Of the first of `unfit`."""
 
 
+@dataclass(eq=False, kw_only=True)
 class RejectedMessages:
-    """Lists and settles the rejected messages of datasets."""
+    """Lists and settles the rejected messages of datasets.
 
-    def __init__(
-        self,
-        *,
-        queues: CommitQueues,
-        blobs: BlobStore,
-        letters: DeadLetters,
-        preparer: Preparer,
-        bus: Bus,
-        is_own: Callable[[str], bool] = lambda _: True,
-    ) -> None:
-        """Read `letters`, those of rows with `preparer`; announce changes over `bus`.
+    Read `letters`, those of rows with `preparer`; announce changes over `bus`.
 
         `is_own` says which topics belong to this node.
-        """
-        self._is_own = is_own
-        self._queues = queues
-        self._blobs = blobs
-        self._letters = letters
-        self._preparer = preparer
-        self._bus = bus
+    """
+
+    queues: CommitQueues
+    blobs: BlobStore
+    letters: DeadLetters
+    preparer: Preparer
+    bus: Bus
+    is_own: Callable[[str], bool] = lambda _: True
 
     def count(self, dataset: DatasetId) -> int:
         """Return the number of messages that await a decision."""
-        state = self._queues.state(dataset)
-        return open_rejects(self._blobs, state, rejecting_sources(state)).count
+        state = self.queues.state(dataset)
+        return open_rejects(self.blobs, state, rejecting_sources(state)).count
 
     def open(self, dataset: DatasetId, locations: Sequence[MessageLocation] = ()) -> Iterator[StoredLetter]:
         """Iterate over the letters of open messages, oldest first, each once; only those in `locations`, unless empty.
 
         Raises `NotFound` at the end for a location of which no message is open.
         """
-        state = self._queues.state(dataset)
+        state = self.queues.state(dataset)
         handled = self._load_handled(state)
         seen: set[MessagePosition] = set()
         missing = set(locations)
@@ -150,13 +142,13 @@ class RejectedMessages:
             )
 
         newest: dict[str, dict[int, dict[str, int]]] = {name: {} for name in rows}
-        for number, letter in enumerate(self._letters.read(key) if any(rows.values()) else ()):
+        for number, letter in enumerate(self.letters.read(key) if any(rows.values()) else ()):
             if is_row(letter):
                 newest[letter.source].setdefault(letter.offset, {})[letter.push] = number
         counting = {
             location for name, rejects in newest.items() for location in self._counting(state, name, rejects)
         }
-        for number, stored in enumerate(self._letters.read(key)):
+        for number, stored in enumerate(self.letters.read(key)):
             if is_row(stored):
                 if number in counting:
                     yield stored
@@ -192,7 +184,7 @@ class RejectedMessages:
         """
         counts: list[int] = []
         pushes: list[Collection[str]] = []
-        for _, decoded, _ in iterate(block_reader(self._blobs, state.dataset_id), state.head):
+        for _, decoded, _ in iterate(block_reader(self.blobs, state.dataset_id), state.head):
             event = decoded.block.event
             source_state = event.new_source_state if isinstance(event, AddData) else None
             if source_state is None or source_state.source_name != source or source_state.kind != KIND:
@@ -211,7 +203,7 @@ class RejectedMessages:
             self._mark(dataset, letters)
             return self._announce(dataset, len(letters))
         before = self.count(dataset)
-        self._mark_all(dataset, self._queues.state(dataset))
+        self._mark_all(dataset, self.queues.state(dataset))
         return self._announce(dataset, before)
 
     def retry(self, dataset: DatasetId, locations: Sequence[MessageLocation]) -> Settled:
@@ -222,7 +214,7 @@ class RejectedMessages:
         Raises `CannotRetry` if only rows are open and none fits the source now, for a message of an external topic, or
         one whose key or headers have columns, which letters lack.
         """
-        state = self._queues.state(dataset)
+        state = self.queues.state(dataset)
         before = self.count(dataset)
         published = committed = cut = 0
         refusals: list[CannotRetry] = []
@@ -233,7 +225,7 @@ class RejectedMessages:
             whole = [letter for letter in chunk if letter.is_whole]
             cut += len(chunk) - len(whole)
             messages = [letter for letter in whole if letter.topic]
-            self._letters.send_again(messages)
+            self.letters.send_again(messages)
             self._mark(dataset, messages)
             published += len(messages)
             for batch in self._retried_rows(dataset, [letter for letter in whole if not letter.topic]):
@@ -248,21 +240,21 @@ class RejectedMessages:
 
     def _retried_rows(self, dataset: DatasetId, rows: Sequence[StoredLetter]) -> Iterator[RetriedRows]:
         """Commit rows that fit now; yield the batches."""
-        polled = self._queues.state(dataset).polling_source
+        polled = self.queues.state(dataset).polling_source
         for _, same in groupby(rows, key=lambda letter: batch_key(letter, polled)):
             letters = list(same)
-            settings = load_settings(self._blobs, dataset, letters[0].source)
-            batch = RetriedRows(letters, self._preparer, settings)
-            self._queues.commit(dataset, batch)
+            settings = load_settings(self.blobs, dataset, letters[0].source)
+            batch = RetriedRows(letters, self.preparer, settings)
+            self.queues.commit(dataset, batch)
             yield batch
 
     def _require_retriable(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Raise `CannotRetry` unless all messages can be published again from their values, to topics of this node."""
         sources = {letter.source for letter in letters}
-        columns = {name: load_settings(self._blobs, dataset, name).message_columns for name in sources}
+        columns = {name: load_settings(self.blobs, dataset, name).message_columns for name in sources}
         for letter in letters:
             location, of_source = letter.location, columns[letter.source]
-            if not self._is_own(letter.topic):
+            if not self.is_own(letter.topic):
                 raise CannotRetry(
                     place=location, why=f"topic {letter.topic} belongs to others, and is only read here"
                 )
@@ -274,24 +266,24 @@ class RejectedMessages:
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""
-        with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
-            handled = self._load_handled(self._queues.state(dataset))
+        with self.queues.queue(dataset).lock, self.blobs.noting(dataset):
+            handled = self._load_handled(self.queues.state(dataset))
             for source in {letter.source for letter in letters}:
                 positions = [message_position(letter) for letter in letters if letter.source == source]
                 handled = handled.with_positions(source, positions)
-            save_handled(self._blobs, dataset, handled)
+            save_handled(self.blobs, dataset, handled)
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
         """Record durably that all messages rejected up to a state of the chain were handled."""
-        with self._queues.queue(dataset).lock, self._blobs.noting(dataset):
+        with self.queues.queue(dataset).lock, self.blobs.noting(dataset):
             handled = self._load_handled(state)
             for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
                 handled = handled.with_all(source, progress)
-            save_handled(self._blobs, dataset, handled)
+            save_handled(self.blobs, dataset, handled)
 
     def _load_handled(self, state: ChainState) -> HandledRejects:
         """Return the handled messages that still count in a state of the chain."""
-        handled = load_handled(self._blobs, state.dataset_id)
+        handled = load_handled(self.blobs, state.dataset_id)
         for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
             handled = handled.as_of(source, progress)
         return handled
@@ -299,31 +291,31 @@ class RejectedMessages:
     def _announce(self, dataset: DatasetId, count: int) -> Settled:
         """Announce what is open now, and return the result."""
         self._renew_reasons(dataset)
-        state = self._queues.state(dataset)
-        left = open_rejects(self._blobs, state, rejecting_sources(state))
+        state = self.queues.state(dataset)
+        left = open_rejects(self.blobs, state, rejecting_sources(state))
         progress = IngestProgress(rejected=left.count, rejected_reason=left.reason)
         try:
-            self._bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
-            self._bus.flush()
+            self.bus.send(NOTIFICATIONS, envelope(dataset, progress, may_ignore=True))
+            self.bus.flush()
         except Unavailable as error:
             log.warning("cannot send progress", why=str(error))
         return Settled(count=count, open=left.count)
 
     def _renew_reasons(self, dataset: DatasetId) -> None:
         """Store for each source the reason of its first open message, if its letter still exists."""
-        state = self._queues.state(dataset)
+        state = self.queues.state(dataset)
         sources = rejecting_sources(state)
-        left = {source for source in sources if open_rejects(self._blobs, state, (source,)).count}
+        left = {source for source in sources if open_rejects(self.blobs, state, (source,)).count}
         first: dict[str, str] = {}
         for letter in self.open(dataset) if left else ():
             first.setdefault(letter.source, letter.reason)
             if left <= first.keys():
                 break
-        with self._queues.queue(dataset).lock:
+        with self.queues.queue(dataset).lock:
             for source in sources:
                 if source not in left or source in first:
                     reason = first.get(source) if source in left else None
-                    note_reason(self._blobs, dataset, source, reason, now=Timestamp(time.time_ns()))
+                    note_reason(self.blobs, dataset, source, reason, now=Timestamp(time.time_ns()))
 
 
 def message_position(letter: StoredLetter) -> MessagePosition:

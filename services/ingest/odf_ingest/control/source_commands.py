@@ -5,6 +5,7 @@ by correlation id.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from odf_common.codec.envelopes import Envelope, body_of, envelope
@@ -22,17 +23,17 @@ from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 COMMAND_REPLY_SECONDS: Final = 20.0  # for another instance's reply, plus its search for a message to skip
 
 
+@dataclass(eq=False, kw_only=True)
 class SourceCommands:
-    """Resumes sources and skips messages, whichever instance reads the source."""
+    """Resumes sources and skips messages, whichever instance reads the source.
 
-    def __init__(
-        self, *, control: SourceControl, owned: AssignedSources, catalog: Catalog, replies: Replies
-    ) -> None:
-        """Use `control` for sources read here, and `replies` to ask other instances."""
-        self.control = control
-        self.owned = owned
-        self._catalog = catalog
-        self._replies = replies
+    Use `control` for sources read here, and `replies` to ask other instances.
+    """
+
+    control: SourceControl
+    owned: AssignedSources
+    catalog: Catalog
+    replies: Replies
 
     def resume(self, entry: CatalogEntry, name: str, start: str, topic: str = "") -> ResumeResult:
         """Resume a stopped source; see `SourceControl.resume`. The result is that of the last topic."""
@@ -48,7 +49,7 @@ class SourceCommands:
             raise InvalidInput(text=f"unknown command {message.WhichOneof('body')}")
         answer: bus.SourceContinues | bus.Refused
         try:
-            entry = self._catalog.by_id(DatasetId.parse(message.dataset_id))
+            entry = self.catalog.by_id(DatasetId.parse(message.dataset_id))
             if entry is None:
                 raise NotFound(what=f"dataset {message.dataset_id}")
             answer = _encode(self._execute_here(entry, message.source_command))
@@ -64,7 +65,7 @@ class SourceCommands:
         if self.owned.is_owned(entry.dataset_id):
             return self._execute_here(entry, command)
         wait = COMMAND_REPLY_SECONDS + SEARCH_TIMEOUT_SECONDS if command.skips else COMMAND_REPLY_SECONDS
-        answer = self._replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
+        answer = self.replies.request(INGEST_COMMANDS, entry.dataset_id, command, timeout=wait)
         match None if answer is None else body_of(answer):
             case bus.SourceContinues() as continues:
                 return _decode(continues)

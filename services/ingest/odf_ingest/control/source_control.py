@@ -95,38 +95,29 @@ class ResumeResult:
     """None even if no message failed this time."""
 
 
+@dataclass(eq=False, kw_only=True)
 class SourceControl:
     """Executes commands; `request` runs an action on the reader's thread."""
 
-    def __init__(
-        self,
-        *,
-        queues: CommitQueues,
-        topics: SourceTopics,
-        owned: AssignedSources,
-        blobs: BlobStore,
-        request: Callable[[Callable[[], None]], None],
-        schedule: PollSchedule,
-    ) -> None:
-        self._schedule = schedule
-        self._queues = queues
-        self._topics = topics
-        self._owned = owned
-        self._blobs = blobs
-        self._request = request
+    queues: CommitQueues
+    topics: SourceTopics
+    owned: AssignedSources
+    blobs: BlobStore
+    request: Callable[[Callable[[], None]], None]
+    schedule: PollSchedule
 
     def show(self, entry: CatalogEntry, name: str = "") -> Iterator[SourceView]:
         """Iterate over a dataset's sources, or the one with this name."""
-        state = self._queues.state(entry.dataset_id)
+        state = self.queues.state(entry.dataset_id)
         if means_polling_source(state, name):
             yield self._view_polled(entry.dataset_id)
             return
         names = [chosen_source(state, name).source_name] if name else sorted(state.push_sources)
-        topics = self._topics.topics_of(entry, state)
-        stuck = self._owned.stuck()
+        topics = self.topics.topics_of(entry, state)
+        stuck = self.owned.stuck()
         for source in names:
             read = [topic for topic in topics if topic.source == source]
-            settings = load_settings(self._blobs, entry.dataset_id, source)
+            settings = load_settings(self.blobs, entry.dataset_id, source)
             if not read:
                 yield _view(state, source, None, settings, None)
             for topic in read:
@@ -134,10 +125,10 @@ class SourceControl:
                 why, advice = _why_stalled(stuck.get(key), topic.described)
                 why, advice = name_dataset(why, entry.alias), name_dataset(advice, entry.alias)
                 yield replace(
-                    _view(state, source, topic, settings, self._owned.record(key)),
+                    _view(state, source, topic, settings, self.owned.record(key)),
                     why=why,
                     advice=advice,
-                    late=self._queues.late.lateness_of(entry.dataset_id, source),
+                    late=self.queues.late.lateness_of(entry.dataset_id, source),
                     state=self._state(key, topic.described),
                 )
 
@@ -149,12 +140,12 @@ class SourceControl:
         """
         if start:
             checked_position(start)
-        state = self._queues.state(entry.dataset_id)
+        state = self.queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
-        topics = [topic for topic in self._topics.topics_of(entry, state) if topic.source == source]
+        topics = [topic for topic in self.topics.topics_of(entry, state) if topic.source == source]
         chosen = [candidate for candidate in topics if candidate.name == topic] if topic else topics
         if not topics:
-            why = _view(state, source, None, load_settings(self._blobs, entry.dataset_id, source), None).why
+            why = _view(state, source, None, load_settings(self.blobs, entry.dataset_id, source), None).why
             raise NoTopic(what=f"the topic of push source {source}", dataset=entry.alias, why=why)
         if not chosen:
             raise NotFound(what=f"topic {topic} among those of push source {source}")
@@ -172,7 +163,7 @@ class SourceControl:
         self._require_resumable(key, start, lambda: _stop_of(entry, state, topic))
         head = None
         if start:
-            outcome = self._queues.commit(entry.dataset_id, self._move(topic, start))
+            outcome = self.queues.commit(entry.dataset_id, self._move(topic, start))
             state, head = outcome.state, outcome.state.head
         self._continue(key)
         position = position_of(state, topic.source).topics.get(topic.name)
@@ -184,8 +175,8 @@ class SourceControl:
         now = topic.described
         if isinstance(now, NotFound) and topic.is_own:
             # It was deleted; resuming the source means that it is needed again.
-            self._topics.cluster.create_push_topic(topic.name)
-            now = self._topics.cluster.describe([topic.name])[topic.name]
+            self.topics.cluster.create_push_topic(topic.name)
+            now = self.topics.cluster.describe([topic.name])[topic.name]
         if isinstance(now, NotFound):
             return PositionMove(source=topic.source, topic=topic.name, now=None, start=start)
         if isinstance(now, OdfError):
@@ -194,7 +185,7 @@ class SourceControl:
 
     def _is_resumable(self, entry: CatalogEntry, state: ChainState, topic: SourceTopic) -> bool:
         """Return whether the source is stopped at a topic, or has a reason to stop there."""
-        is_stopped = self._owned.phase(topic.key(entry.dataset_id)) is Phase.STOPPED
+        is_stopped = self.owned.phase(topic.key(entry.dataset_id)) is Phase.STOPPED
         return is_stopped or _stop_of(entry, state, topic) is not None
 
     def skip(self, entry: CatalogEntry, name: str) -> ResumeResult:
@@ -202,19 +193,19 @@ class SourceControl:
 
         Raises `SourceStopped` if the source stops for another reason, `Refused` if no message blocks it.
         """
-        state = self._queues.state(entry.dataset_id)
+        state = self.queues.state(entry.dataset_id)
         source = chosen_source(state, name).source_name
         keys = [
             topic.key(entry.dataset_id)
-            for topic in self._topics.topics_of(entry, state)
+            for topic in self.topics.topics_of(entry, state)
             if topic.source == source
         ]
-        records = [(key, self._owned.record(key)) for key in keys]
+        records = [(key, self.owned.record(key)) for key in keys]
         blocked = [
             (key, record.skips) for key, record in records if record is not None and record.skips is not None
         ]
         if not blocked:
-            stuck = self._owned.stuck()
+            stuck = self.owned.stuck()
             why = next((stuck[key] for key in keys if key in stuck), None)
             held = (
                 f"push source {source} is not stopped on this instance" if why is None else with_advice(why)
@@ -234,13 +225,13 @@ class SourceControl:
 
     def change(self, entry: CatalogEntry, name: str, changes: Mapping[str, str]) -> str:
         """Store changed settings of a source, which apply to later messages and commits; return its name."""
-        state = self._queues.state(entry.dataset_id)
+        state = self.queues.state(entry.dataset_id)
         is_polled = means_polling_source(state, name)
         if "pollInterval" in changes and not is_polled:
             text = f"{entry.alias} has no polling source; push sources are read as messages arrive"
             raise InvalidInput(where="pollInterval", text=text)
         source = DEFAULT_SOURCE if is_polled else chosen_source(state, name).source_name
-        settings = load_settings(self._blobs, entry.dataset_id, source).with_changes(changes)
+        settings = load_settings(self.blobs, entry.dataset_id, source).with_changes(changes)
         require_rejectable(state, settings)
         if changes.get(REGISTRY_SETTING):
             if is_polled:
@@ -254,17 +245,17 @@ class SourceControl:
                 settings.message_columns, plan_of(state, state.push_sources[source], settings.message_columns)
             )
         if of_messages & TOPIC_SETTINGS:
-            self._topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
+            self.topics.choose_start(entry, state, source, settings.topics, settings.topic_start)
         if of_topic := changes.keys() & {"partitions", "retention"}:
             if is_polled or settings.topics:
                 text = f"source {source} of {entry.alias} has no topic of its own"
                 raise InvalidInput(where=", ".join(sorted(of_topic)), text=text)
             self._configure(entry.push_topics[source], settings, of_topic)
-        save_settings(self._blobs, entry.dataset_id, source, settings)
-        self._schedule.rescan()
+        save_settings(self.blobs, entry.dataset_id, source, settings)
+        self.schedule.rescan()
         if not is_polled:
             # At once: a setting may have been why the source is retried.
-            self._request(lambda: self._owned.inspect(entry.dataset_id))
+            self.request(lambda: self.owned.inspect(entry.dataset_id))
             self._await_change(entry, state, source)
         return source
 
@@ -272,16 +263,16 @@ class SourceControl:
         """Return once no topic of a source is read with other settings, or while batches delay that for too long."""
         deadline = time.monotonic() + ACTION_TIMEOUT_SECONDS
         try:
-            topics = [topic for topic in self._topics.topics_of(entry, state) if topic.source == source]
+            topics = [topic for topic in self.topics.topics_of(entry, state) if topic.source == source]
         except Unavailable:  # nothing is read now
             return
-        while self._owned.is_owned(entry.dataset_id) and time.monotonic() < deadline:
+        while self.owned.is_owned(entry.dataset_id) and time.monotonic() < deadline:
             if all(self._is_changed(entry.dataset_id, topic) for topic in topics):
                 return
             time.sleep(CHANGE_POLL_SECONDS)
 
     def _is_changed(self, dataset: DatasetId, topic: SourceTopic) -> bool:
-        record = self._owned.record(topic.key(dataset))
+        record = self.owned.record(topic.key(dataset))
         if record is None or record.source is None:  # it may be about to be opened
             return record is not None and record.phase in {Phase.STOPPED, Phase.RETRYING}
         return record.source.columns == topic.columns
@@ -289,22 +280,22 @@ class SourceControl:
     def _configure(self, topic: str, settings: SourceSettings, changes: Collection[str]) -> None:
         """Change the source's own topic in the cluster, which keeps it."""
         if "partitions" in changes:
-            self._topics.cluster.add_partitions(topic, settings.partitions)
+            self.topics.cluster.add_partitions(topic, settings.partitions)
         if "retention" in changes:
             retention = settings.retention
-            self._topics.cluster.set_retention(topic, int(retention) if retention.is_limited else None)
+            self.topics.cluster.set_retention(topic, int(retention) if retention.is_limited else None)
 
     def _state(self, key: Key, described: TopicInfo | OdfError) -> str:
-        record = self._owned.record(key)
+        record = self.owned.record(key)
         if record is not None:
             return record.phase.value
         if isinstance(described, Unavailable):  # without Kafka no instance knows which of them reads it
             return Phase.RETRYING.value
-        return Phase.OPENING.value if self._owned.is_owned(key.dataset) else ELSEWHERE
+        return Phase.OPENING.value if self.owned.is_owned(key.dataset) else ELSEWHERE
 
     def _view_polled(self, dataset: DatasetId) -> SourceView:
-        settings = load_settings(self._blobs, dataset, DEFAULT_SOURCE)
-        view = self._schedule.view(dataset, seconds_of(settings.poll_interval))
+        settings = load_settings(self.blobs, dataset, DEFAULT_SOURCE)
+        view = self.schedule.view(dataset, seconds_of(settings.poll_interval))
         return SourceView(
             name=DEFAULT_SOURCE,
             topic="",
@@ -315,13 +306,13 @@ class SourceControl:
             next={},
             waiting=None,
             settings=settings,
-            late=self._queues.late.lateness_of(dataset, DEFAULT_SOURCE),
+            late=self.queues.late.lateness_of(dataset, DEFAULT_SOURCE),
             next_poll=str(view.next or ""),
         )
 
     def _require_resumable(self, key: Key, start: str, stop: Callable[[], SourceStopped | None]) -> None:
         """Raise `Refused` unless the source is stopped, or the topic has a reason to `stop` it and `start` is given."""
-        record = self._owned.record(key)
+        record = self.owned.record(key)
         if record is None:
             if not start:
                 text = f"push source {key[1]} is not read yet; `odf status` shows whether it has a problem"
@@ -340,15 +331,15 @@ class SourceControl:
         done = threading.Event()
 
         def resume() -> None:
-            record = self._owned.record(key)
+            record = self.owned.record(key)
             source = None if record is None else record.source
-            if search is None and source is not None and self._owned.phase(key) is not Phase.WAITING:
-                self._owned.reopen(source)  # its topic was replaced, which it has not noticed yet
+            if search is None and source is not None and self.owned.phase(key) is not Phase.WAITING:
+                self.owned.reopen(source)  # its topic was replaced, which it has not noticed yet
             else:
-                self._owned.resume(key, search)
+                self.owned.resume(key, search)
             done.set()
 
-        self._request(resume)
+        self.request(resume)
         done.wait(ACTION_TIMEOUT_SECONDS)
 
 

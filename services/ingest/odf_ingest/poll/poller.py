@@ -99,28 +99,22 @@ class _Caller:
     is_wanted: IsWanted
 
 
+@dataclass(eq=False, kw_only=True)
 class Poller:
-    """Polls datasets; thread-safe."""
+    """Polls datasets; thread-safe.
 
-    def __init__(  # noqa: PLR0913 - all by name
-        self,
-        *,
-        queues: CommitQueues,
-        preparer: Preparer,
-        rejecting: RejectPolicy,
-        blobs: BlobStore,
-        clock: Clock,
-        limits: Limits,
-        environ: Mapping[str, str],
-    ) -> None:
-        """Commit through `queues`; keep fetched files in folders of `blobs`; fill in templates from `environ`."""
-        self._queues = queues
-        self._preparer = preparer
-        self._rejecting = rejecting
-        self._blobs = blobs
-        self._clock = clock
-        self._limits = limits
-        self._environ = environ
+    Commit through `queues`; keep fetched files in folders of `blobs`; fill in templates from `environ`.
+    """
+
+    queues: CommitQueues
+    preparer: Preparer
+    rejecting: RejectPolicy
+    blobs: BlobStore
+    clock: Clock
+    limits: Limits
+    environ: Mapping[str, str]
+
+    def __post_init__(self) -> None:
         self._datasets: defaultdict[DatasetId, _Dataset] = defaultdict(_Dataset)
         self._mutex = threading.Lock()
 
@@ -167,7 +161,7 @@ class Poller:
             return self._datasets[dataset]
 
     def _attempt_after(self, before: Attempt | None, error: OdfError | None) -> Attempt:
-        now = self._clock.now()
+        now = self.clock.now()
         if error is None:
             return Attempt(ended=now, ended_monotonic=time.monotonic())
         failures, since = (0, None) if before is None else (before.failures, before.failing_since)
@@ -180,18 +174,18 @@ class Poller:
         )
 
     def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller, *, skips: bool) -> PollSummary:
-        state = self._queues.state(dataset)
+        state = self.queues.state(dataset)
         defined = _polling_source_of(state)
         self._require_trusted(dataset, defined)
         if isinstance(defined.fetch, FetchStepMqtt) and defined.prepare:
             raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
-        step, secrets = fill_in(defined.fetch, self._environ)
+        step, secrets = fill_in(defined.fetch, self.environ)
 
         def masked(stage: str) -> None:
             log.debug("poll", dataset_id=str(dataset), stage=secrets.mask(stage))
             caller.report(secrets.mask(stage))
 
-        with _masking(secrets), scratch_folder(self._blobs) as folder:
+        with _masking(secrets), scratch_folder(self.blobs) as folder:
             context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
             with closing(fetch(step, context)) as results:
                 return self._commit(state, kept, context, results, skips=skips)
@@ -241,24 +235,24 @@ class Poller:
                 defined,
                 prepare_fetched(steps, fetched, context),
                 read_files=kept.read_files,
-                preparer=self._preparer,
-                rejecting=self._rejecting,
+                preparer=self.preparer,
+                rejecting=self.rejecting,
                 is_wanted=context.is_wanted,
             )
             with naming(fetched):
-                outcome = self._queues.commit(state.dataset_id, batch)
+                outcome = self.queues.commit(state.dataset_id, batch)
         except InvalidInput as error:
             if type(error) is not InvalidInput or not is_file:
                 raise
-            alias = self._rejecting.name_of(state.dataset_id)
+            alias = self.rejecting.name_of(state.dataset_id)
             raise FileRefused(text=error.text, where=error.where, dataset=alias) from error
-        self._rejecting.announce(outcome.state, batch.source, batch.rejected)
+        self.rejecting.announce(outcome.state, batch.source, batch.rejected)
         context.report(f"{fetched.label}: {outcome.count} records")
         return outcome
 
     def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
         defined = _polling_source_of(state)
-        read = block_reader(self._blobs, state.dataset_id)
+        read = block_reader(self.blobs, state.dataset_id)
         step = defined.fetch
         if isinstance(step, FetchStepFilesGlob):
             kept.read_files = kept.read_files or ReadFiles(read)
@@ -269,12 +263,12 @@ class Poller:
         dataset = state.dataset_id
         return Context(
             dataset=dataset,
-            name=self._rejecting.name_of(dataset),
-            environ=self._environ,
+            name=self.rejecting.name_of(dataset),
+            environ=self.environ,
             folder=folder,
             note=Note(
-                read=lambda: self._blobs.note(dataset, NOTE),
-                write=lambda text: self._blobs.set_note(dataset, NOTE, text),
+                read=lambda: self.blobs.note(dataset, NOTE),
+                write=lambda text: self.blobs.set_note(dataset, NOTE, text),
             ),
             takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
             position=position_of(state, kept.read_files),
@@ -284,7 +278,7 @@ class Poller:
             is_reread=not is_append and not is_cached,
             is_continued=is_append and not is_cached,
             lines=_lines(defined),
-            limits=self._limits,
+            limits=self.limits,
             report=caller.report,
             is_wanted=caller.is_wanted,
             event_time=self._event_time,
@@ -298,12 +292,12 @@ class Poller:
             wants.append(type(step).__name__)
         if has_template(step):
             wants.append("env")
-        if wants and not self._limits.is_trusted(dataset):
+        if wants and not self.limits.is_trusted(dataset):
             what = ", ".join(name.removeprefix("FetchStep").removeprefix("PrepStep") for name in wants)
             raise ForeignSource(text=f"the polling source was defined on another node, and uses {what}")
 
     def _event_time(self, source: EventTimeSource | None, path: str, modified: Timestamp | None) -> Timestamp:
-        now = self._clock.now()
+        now = self.clock.now()
         return usual_event_time(modified, now) if source is None else event_time(source, path, modified, now)
 
 

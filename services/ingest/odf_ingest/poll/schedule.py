@@ -53,26 +53,21 @@ class PollView:
     """When the first of the polls that fail now failed."""
 
 
+@dataclass(eq=False, kw_only=True)
 class PollSchedule:
-    """Starts polls that are due; thread-safe."""
+    """Starts polls that are due; thread-safe.
 
-    def __init__(
-        self,
-        *,
-        poller: Poller,
-        catalog: Catalog,
-        blobs: BlobStore,
-        current: Callable[[DatasetId], ChainState | None],
-        is_ours: Callable[[DatasetId], bool],
-        pool: Executor,
-    ) -> None:
-        """Poll on `pool` the datasets for which `is_ours` returns True: assigned to this instance, with their key."""
-        self._poller = poller
-        self._catalog = catalog
-        self._blobs = blobs
-        self._current = current
-        self._is_ours = is_ours
-        self._pool = pool
+    Poll on `pool` the datasets for which `is_ours` returns True: assigned to this instance, with their key.
+    """
+
+    poller: Poller
+    catalog: Catalog
+    blobs: BlobStore
+    current: Callable[[DatasetId], ChainState | None]
+    is_ours: Callable[[DatasetId], bool]
+    pool: Executor
+
+    def __post_init__(self) -> None:
         self._intervals: dict[DatasetId, int] = {}
         self._started: set[DatasetId] = set()  # by this schedule, and not ended
         self._lock = threading.Lock()
@@ -101,9 +96,9 @@ class PollSchedule:
 
     def failing(self) -> Iterator[PollView]:
         """Iterate over the datasets whose last poll failed, at an interval or on demand."""
-        for dataset in self._poller.failing():
+        for dataset in self.poller.failing():
             try:
-                state = self._current(dataset)
+                state = self.current(dataset)
             except OdfError:  # such as one that was deleted
                 continue
             if state is not None and state.polling_source is not None:
@@ -112,7 +107,7 @@ class PollSchedule:
     def view(self, dataset: DatasetId, interval: int | None = None) -> PollView:
         """Return the state of a dataset's polling source, as far as this process knows."""
         interval = self._intervals.get(dataset, 0) if interval is None else interval
-        attempt = self._poller.last_attempt(dataset)
+        attempt = self.poller.last_attempt(dataset)
         if attempt is None:
             return PollView(dataset=dataset, interval=interval, state=PollState.IDLE)
         next_at = (
@@ -124,7 +119,7 @@ class PollSchedule:
         return PollView(
             dataset=dataset,
             interval=interval,
-            state=PollState.POLLING if self._poller.is_polling(dataset) else state,
+            state=PollState.POLLING if self.poller.is_polling(dataset) else state,
             last=attempt.ended,
             next=next_at,
             error=attempt.error,
@@ -132,12 +127,12 @@ class PollSchedule:
         )
 
     def _scan(self) -> Iterator[tuple[DatasetId, int]]:
-        for entry in self._catalog.entries():
+        for entry in self.catalog.entries():
             dataset = entry.dataset_id
             try:
                 # In this order: of thousands of datasets, few have a schedule.
-                interval = seconds_of(load_settings(self._blobs, dataset, DEFAULT_SOURCE).poll_interval)
-                state = self._current(dataset) if interval and self._is_ours(dataset) else None
+                interval = seconds_of(load_settings(self.blobs, dataset, DEFAULT_SOURCE).poll_interval)
+                state = self.current(dataset) if interval and self.is_ours(dataset) else None
             except OdfError as error:
                 log.warning(
                     "cannot read a poll interval",
@@ -150,7 +145,7 @@ class PollSchedule:
                 yield dataset, interval
 
     def _is_due(self, dataset: DatasetId, interval: int) -> bool:
-        attempt = self._poller.last_attempt(dataset)
+        attempt = self.poller.last_attempt(dataset)
         with self._lock:
             if dataset in self._started:
                 return False
@@ -162,7 +157,7 @@ class PollSchedule:
 
         def poll() -> None:
             try:
-                self._poller.poll(dataset, lambda _: None, lambda: not stop.is_set())
+                self.poller.poll(dataset, lambda _: None, lambda: not stop.is_set())
             except OdfError as error:
                 log.warning("a scheduled poll failed", dataset_id=str(dataset), why=str(error))
             except Exception:
@@ -171,7 +166,7 @@ class PollSchedule:
                 with self._lock:
                     self._started.discard(dataset)
 
-        self._pool.submit(poll)
+        self.pool.submit(poll)
 
 
 def seconds_of(interval: Duration) -> int:

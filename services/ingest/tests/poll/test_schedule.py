@@ -185,7 +185,7 @@ def test_a_poll_that_has_started_is_not_started_again(make_polled: Any, make_pol
     assert schedule._is_due(bench.dataset, 1)
     schedule._start(bench.dataset, threading.Event())
     assert not schedule._is_due(bench.dataset, 1)
-    schedule._poller = SimpleNamespace(  # type: ignore[assignment]
+    schedule.poller = SimpleNamespace(  # type: ignore[assignment]
         poll=lambda *_: None, last_attempt=lambda _: attempt()
     )
     submitted.pop()()

@@ -124,7 +124,7 @@ def test_the_setting_applies_to_new_datasets(make_bench: Any, tmp_path: Path, is
     bench = make_bench(is_signed=is_signed)
     text = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
     push(bench, tmp_path, text, key="a")
-    drafter = bench.queues._committer._drafter
+    drafter = bench.queues.committer.drafter
     drafter._is_signed = not is_signed
     push(bench, tmp_path, text, key="b")
     types = [slice_schema(file) for _, file in slice_files(bench)]

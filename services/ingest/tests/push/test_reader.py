@@ -215,14 +215,14 @@ def test_a_source_whose_files_are_unusable_for_a_while_says_so_once_and_recovers
     bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Exception, why: str
 ) -> None:
     faults = [fault, fault]
-    commit = bench.queues._committer.commit
+    commit = bench.queues.committer.commit
 
     def full(*arguments: object) -> object:
         if faults:
             raise faults.pop()
         return commit(*arguments)
 
-    monkeypatch.setattr(bench.queues._committer, "commit", full)
+    monkeypatch.setattr(bench.queues.committer, "commit", full)
     with capture_logs() as logs, running(bench, broker) as node:
         broker.logs[TOPIC, 0] += [message(1), message(2)]
         node.wait(lambda: node.ids == [1, 2])

@@ -37,7 +37,7 @@ def test_a_reset_between_the_failure_of_a_batch_and_its_stop_resumes_the_source(
     make_bench: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any], None]
 ) -> None:
     bench, failures = make_bench(), list[OdfError]()
-    commit = bench.queues._committer.commit
+    commit = bench.queues.committer.commit
 
     def interrupted(*arguments: object) -> object:
         if bench.rows() != [] and not failures:
@@ -52,7 +52,7 @@ def test_a_reset_between_the_failure_of_a_batch_and_its_stop_resumes_the_source(
                 raise
         return commit(*arguments)
 
-    monkeypatch.setattr(bench.queues._committer, "commit", interrupted)
+    monkeypatch.setattr(bench.queues.committer, "commit", interrupted)
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0].append(message(1))
         node.drain()
@@ -94,7 +94,7 @@ def test_a_source_whose_chain_has_not_changed_stays_stopped(
         attempts.append(arguments)
         raise InvalidInput(text="beyond help")
 
-    monkeypatch.setattr(bench.queues._committer._drafter, "draft", refused)
+    monkeypatch.setattr(bench.queues.committer.drafter, "draft", refused)
     with running(bench, broker) as node:
         broker.logs[TOPIC, 0].append(message(1))
         key = Key(bench.dataset, "default")

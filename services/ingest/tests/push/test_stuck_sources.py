@@ -361,7 +361,7 @@ def test_a_search_that_takes_too_long_is_reported_and_continues(
         with monkeypatch.context() as short:
             short.setattr(source_control, "SEARCH_TIMEOUT_SECONDS", 0.01)
             short.setattr(source_control, "ACTION_TIMEOUT_SECONDS", 0.01)
-            short.setattr(busy, "_request", later.append)
+            short.setattr(busy, "request", later.append)
             with pytest.raises(StillSearching, match="is still searching for the message"):
                 busy.skip(entry, "")
         node.reader.request(later[0])

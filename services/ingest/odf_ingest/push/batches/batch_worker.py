@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -51,39 +51,32 @@ IndexReady = Future[None]  # done when the index is ready, or cannot be caught u
 OnFailure = Callable[[PushSource, Exception, MessageBatch, object], None]
 
 
+@dataclass(eq=False, kw_only=True)
 class BatchWorker:
-    """Processes batches; `failed` is called for those that fail."""
+    """Processes batches; `failed` is called for those that fail.
 
-    def __init__(  # noqa: PLR0913 - all by name
-        self,
-        *,
-        queues: CommitQueues,
-        preparer: Preparer,
-        topics: Topics,
-        bus: Bus,
-        rejecting: RejectPolicy,
-        registries: Registries,
-        readers: Executor,
-        failed: OnFailure,
-    ) -> None:
-        """Read batches on `readers`, one ahead of the commit of each dataset."""
-        self._queues = queues
-        self._preparer = preparer
-        self._topics = topics
-        self._bus = bus
-        self._rejecting = rejecting
-        self._registries = registries
-        self._readers = readers
-        self._failed = failed
+    Read batches on `readers`, one ahead of the commit of each dataset.
+    """
+
+    queues: CommitQueues
+    preparer: Preparer
+    topics: Topics
+    bus: Bus
+    rejecting: RejectPolicy
+    registries: Registries
+    readers: Executor
+    failed: OnFailure
+
+    def __post_init__(self) -> None:
         self._stop = threading.Event()
         self.settled = threading.Event()
 
     def begin(self, source: PushSource, batch: MessageBatch) -> None:
         """Process a batch in the background; `settled` is set when it is done."""
-        queue = self._queues.queue(source.dataset)
+        queue = self.queues.queue(source.dataset)
         source.in_flight.begun += 1
         if source.plan.source.preprocess is None:
-            reading = self._readers.submit(self._read, source, source.plan, batch)
+            reading = self.readers.submit(self._read, source, source.plan, batch)
             work = self._work(source, batch, reading)
             source.in_flight.in_order(reading, lambda: self._queue_commit(source, queue, work))
         else:
@@ -110,7 +103,7 @@ class BatchWorker:
 
         if is_wanted():
             keep_trying(
-                lambda: self._queues.catch_up(source.dataset, source.name, is_wanted, work.meet),
+                lambda: self.queues.catch_up(source.dataset, source.name, is_wanted, work.meet),
                 self._stop,
                 final=StorageUnavailable,
             )
@@ -131,17 +124,17 @@ class BatchWorker:
     def _read(self, source: PushSource, plan: Plan, batch: MessageBatch) -> PreparedRecords:
         """Return the records, after checking that the topic was not replaced."""
         try:
-            actual = self._topics.topic_id(batch.topic)
+            actual = self.topics.topic_id(batch.topic)
         except NotFound as error:
             raise TopicGone(topic=batch.topic) from error
         if actual != batch.topic_id:
             # It was re-created while being read, which its offsets do not show.
             raise TopicReplaced(topic=batch.topic, expected=batch.topic_id, actual=actual)
         plan = replace(plan, is_wanted=lambda: not source.in_flight.is_stale)
-        prepare = self._preparer.messages
+        prepare = self.preparer.messages
         if batch.columns.envelope is Envelope.DEBEZIUM:
             prepare = partial(unwrap_changes, prepare)
-        decoder = self._registries.decoder(self._rejecting.settings(source.dataset, source.name))
+        decoder = self.registries.decoder(self.rejecting.settings(source.dataset, source.name))
         return prepare(plan, batch) if decoder is None else decode_batch(decoder, plan, batch, prepare)
 
     def _settle(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
@@ -172,7 +165,7 @@ class BatchWorker:
             plan=source.plan,
             reading=reading,
             read=read or partial(self._read, source),
-            rejecting=self._rejecting,
+            rejecting=self.rejecting,
         )
 
     def _commit(self, source: PushSource, work: KafkaBatch, indexed: IndexReady) -> None:
@@ -196,7 +189,7 @@ class BatchWorker:
             if work.batch is not batch:
                 # The rest is read again.
                 source.in_flight.is_stale = True
-                self._failed(source, PositionChanged(source=source.name), batch, work.chain(source.key))
+                self.failed(source, PositionChanged(source=source.name), batch, work.chain(source.key))
             if outcome is not None:
                 self._tell(source, work, outcome)
 
@@ -208,7 +201,7 @@ class BatchWorker:
             return
         if isinstance(error, AwaitingCorrection) or pauses_source(error):
             self._tell_progress(source, source.offsets.lag(batch.start), 0, time.monotonic() - batch.begun)
-        self._failed(source, error, batch, work.chain(source.key))
+        self.failed(source, error, batch, work.chain(source.key))
 
     def _skip(self, source: PushSource, batch: MessageBatch, why: Exception) -> None:
         """Commit the position after a message that a user wants to skip; it becomes a dead letter."""
@@ -234,15 +227,15 @@ class BatchWorker:
             if batch.search is not None:
                 batch.search.finish((bad.partition, bad.offset))
             self._tell(source, work, outcome)
-        self._failed(source, PositionChanged(source=source.name), alone, work.chain(source.key))
+        self.failed(source, PositionChanged(source=source.name), alone, work.chain(source.key))
 
     def _fail(self, source: PushSource, work: KafkaBatch, error: Exception) -> None:
         """Report a failure that the message being searched for does not cause."""
-        self._failed(source, error, replace(work.whole_batch, search=None), work.chain(source.key))
+        self.failed(source, error, replace(work.whole_batch, search=None), work.chain(source.key))
 
     def _try_commit(self, source: PushSource, work: KafkaBatch) -> Outcome:
         try:
-            outcome = self._queues.commit_indexed(source.dataset, work)
+            outcome = self.queues.commit_indexed(source.dataset, work)
         except Unavailable as error:
             source.in_flight.trouble = Trouble.after_try(error, source.in_flight.trouble)
             raise
@@ -285,10 +278,10 @@ class BatchWorker:
             source_name=source.name, lag=lag, records=records, elapsed_ms=round(elapsed * 1000)
         )
         if state is not None:
-            self._rejecting.add_to(progress, state)
+            self.rejecting.add_to(progress, state)
         try:
-            self._bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))
-            self._bus.flush()
+            self.bus.send(NOTIFICATIONS, envelope(source.dataset, progress, may_ignore=True))
+            self.bus.flush()
         except Unavailable as error:
             log.warning("cannot send progress", why=str(error))
 

@@ -38,23 +38,17 @@ class Inspection:
     topics: Sequence[SourceTopic] = ()
 
 
+@dataclass(eq=False, kw_only=True)
 class Inspector:
     """Inspects requested datasets and delivers the results; a failing one does not block others."""
 
-    def __init__(
-        self,
-        *,
-        catalog: Catalog,
-        current: Callable[[DatasetId], ChainState | None],
-        topics: SourceTopics,
-        pool: Executor,
-        deliver: Callable[[Sequence[Inspection]], None],
-    ) -> None:
-        self._catalog = catalog
-        self._current = current
-        self._topics = topics
-        self._pool = pool
-        self._deliver = deliver
+    catalog: Catalog
+    current: Callable[[DatasetId], ChainState | None]
+    topics: SourceTopics
+    pool: Executor
+    deliver: Callable[[Sequence[Inspection]], None]
+
+    def __post_init__(self) -> None:
         self._queue: dict[DatasetId, str | None] = {}  # with its expected alias, if known
         self._busy: set[DatasetId] = set()
         self._lock = threading.Lock()
@@ -64,12 +58,12 @@ class Inspector:
         with self._lock:
             for dataset in datasets:
                 self._queue[dataset] = alias or self._queue.get(dataset)
-        self._pool.submit(self._run)
+        self.pool.submit(self._run)
 
     def _run(self) -> None:
         while some := self._next():
             try:
-                self._deliver(self._inspect_all(some))
+                self.deliver(self._inspect_all(some))
             except Exception:
                 # The periodic patrol will request them again.
                 log.exception("cannot inspect datasets", count=len(some))
@@ -100,14 +94,14 @@ class Inspector:
         with self._lock:
             self._busy.difference_update(rest)
             self._queue = {**rest, **self._queue}
-        self._pool.submit(self._run)
+        self.pool.submit(self._run)
 
     def _read(self, dataset: DatasetId, alias: str | None) -> Inspection:
         try:
-            entry = self._catalog.by_alias(alias) if alias else None
+            entry = self.catalog.by_alias(alias) if alias else None
             if entry is None or entry.dataset_id != dataset:
-                entry = self._catalog.by_id(dataset)
-            state = None if entry is None else self._current(dataset)
+                entry = self.catalog.by_id(dataset)
+            state = None if entry is None else self.current(dataset)
         except OdfError as error:
             return Inspection(dataset=dataset, error=error)
         except Exception as error:
@@ -122,7 +116,7 @@ class Inspector:
             for inspection in inspections
             if inspection.entry is not None and inspection.state is not None
         }
-        topics = dict(zip(readable, self._topics.of_many(list(readable.values())), strict=True))
+        topics = dict(zip(readable, self.topics.of_many(list(readable.values())), strict=True))
         return [_with(inspection, topics.get(inspection.dataset, ())) for inspection in inspections]
 
 
@@ -138,26 +132,21 @@ MAX_PER_PATROL: Final = 100  # datasets inspected per patrol
 Entries = Mapping[DatasetId, CatalogEntry | None]
 
 
+@dataclass(eq=False, kw_only=True)
 class InspectionSchedule:
-    """Asks the inspector; used by the reader's thread."""
+    """Asks the inspector; used by the reader's thread.
 
-    def __init__(
-        self,
-        *,
-        inspector: Inspector,
-        catalog: Catalog,
-        pool: Executor,
-        request: Callable[[Callable[[], None]], None],
-        is_owned: Callable[[DatasetId], bool],
-        snapshot: Callable[[], Entries],
-    ) -> None:
-        """Scan the catalog on `pool` and compare it with `snapshot`; `request` calls back on the reader's thread."""
-        self._inspector = inspector
-        self._catalog = catalog
-        self._pool = pool
-        self._request = request
-        self._is_owned = is_owned
-        self._snapshot = snapshot
+    Scan the catalog on `pool` and compare it with `snapshot`; `request` calls back on the reader's thread.
+    """
+
+    inspector: Inspector
+    catalog: Catalog
+    pool: Executor
+    request: Callable[[Callable[[], None]], None]
+    is_owned: Callable[[DatasetId], bool]
+    snapshot: Callable[[], Entries]
+
+    def __post_init__(self) -> None:
         self._later: list[tuple[float, str, DatasetId]] = []  # a heap by time, then id
         self._planned: dict[DatasetId, float] = {}  # the one valid heap entry of each dataset
         self._round: list[DatasetId] = []
@@ -178,7 +167,7 @@ class InspectionSchedule:
                 del self._planned[dataset]
                 due.add(dataset)
         if due:
-            self._inspector.ask(due)
+            self.inspector.ask(due)
         if now >= self._scan_due:
             self._scan()
         if now >= self._patrol_due:
@@ -198,12 +187,12 @@ class InspectionSchedule:
     def _scan(self) -> None:
         """Scan the catalog, in the background, for new, changed and removed datasets."""
         self._scan_due = math.inf
-        before = self._snapshot()
+        before = self.snapshot()
 
         def scan() -> None:
             begun = time.thread_time()
             try:
-                entries = {entry.dataset_id: entry for entry in self._catalog.entries() if entry.push_topics}
+                entries = {entry.dataset_id: entry for entry in self.catalog.entries() if entry.push_topics}
                 changed = {dataset for dataset, entry in entries.items() if before.get(dataset) != entry}
                 changed |= before.keys() - entries.keys()
             except Exception as error:
@@ -211,23 +200,23 @@ class InspectionSchedule:
                 log.exception("cannot read the catalog", why=str(error))
                 changed = set()
             pause = pause_after(time.thread_time() - begun, at_least=RESCAN_SECONDS)
-            self._request(lambda: self._end_scan(changed, pause))
+            self.request(lambda: self._end_scan(changed, pause))
 
-        self._pool.submit(scan)
+        self.pool.submit(scan)
 
     def _end_scan(self, changed: set[DatasetId], pause: float) -> None:
         self._scan_due = time.monotonic() + pause
-        owned = [dataset for dataset in changed if self._is_owned(dataset)]
+        owned = [dataset for dataset in changed if self.is_owned(dataset)]
         if owned:
-            self._inspector.ask(owned)
+            self.inspector.ask(owned)
 
     def _patrol(self, now: float) -> None:
         """Inspect a few datasets in turn: a notification may have been lost, a topic replaced."""
         self._patrol_due = now + PATROL_SECONDS
-        datasets = list(self._snapshot())
+        datasets = list(self.snapshot())
         if not self._round:
             self._round = datasets
         count = min(MAX_PER_PATROL, math.ceil(len(datasets) * PATROL_SECONDS / RESCAN_SECONDS))
         some, self._round = self._round[:count], self._round[count:]
         if some:
-            self._inspector.ask(some)
+            self.inspector.ask(some)
