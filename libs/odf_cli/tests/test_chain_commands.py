@@ -1,5 +1,3 @@
-"""`odf inspect block`, `odf log --filter` and `odf reset` over a coordinator that answers from a stored chain."""
-
 import io
 import json
 import sys
@@ -13,15 +11,13 @@ from odf_testing.builders import a_chain, a_push_source, a_schema, a_seed
 
 from odf_cli import clients
 from odf_cli import main as cli
+from odf_common.errors import NotFound
 from odf_common.hashing import multibase
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo
-from odf_common.proto.odf.node.v1.coordinator_pb2 import (
-    BlockItem,
-    DatasetSummary,
-    LogRequest,
-    ResetRequest,
-)
+from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.proto.odf.node.v1 import verifier_pb2 as verdicts
+from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, DatasetSummary, LogRequest, ResetRequest
 
 INFOS = [SetInfo(description=str(number)) for number in range(30)]
 BLOCKS = a_chain(a_seed(), a_push_source(), a_schema(), *INFOS).blocks
@@ -165,3 +161,84 @@ def test_a_reset_to_the_head_asks_nothing(served: Served, capsys: pytest.Capture
     served.items = with_records()
     assert cli.main(["reset", "cities", "4"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_a_reference_that_cannot_be_read_is_listed_with_its_problem(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    well = wire.RefItem(
+        name="head", block="f1620", compared=wire.Comparison(relation="equal", common="f1620")
+    )
+    well.sequence_number = 0
+    broken = wire.RefItem(name="next", problem="it is empty")
+
+    @contextmanager
+    def opened() -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(ListRefs=lambda request, timeout: wire.ListRefsReply(refs=[well, broken]))
+
+    monkeypatch.setattr(clients, "coordinator", opened)
+
+    assert cli.main(["ref", "list", "cities", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "head", "block": "f1620", "sequence_number": 0,
+            "relation": "equal", "ahead": 0, "behind": 0, "common": "f1620", "problem": None,
+        },
+        {
+            "name": "next", "block": None, "sequence_number": None,
+            "relation": None, "ahead": None, "behind": None, "common": None, "problem": "it is empty",
+        },
+    ]  # fmt: skip
+    assert cli.main(["ref", "list", "cities"]) == 0
+    assert "it is empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("relation", "status"), [("equal", 0), ("ahead", 4), ("behind", 4), ("diverged", 4)])
+def test_the_exit_status_distinguishes_not_equal_from_refused(
+    monkeypatch: pytest.MonkeyPatch, relation: str, status: int
+) -> None:
+    def compared(request: wire.CompareRequest, timeout: float) -> wire.Comparison:
+        if request.left == "nowhere":
+            raise NotFound(what=request.left)
+        return wire.Comparison(relation=relation)
+
+    @contextmanager
+    def opened() -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(Compare=compared)
+
+    monkeypatch.setattr(clients, "coordinator", opened)
+    assert cli.main(["compare", "cities", "cities@next", "-o", "json"]) == status
+    assert cli.main(["compare", "nowhere", "cities"]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compare", "http://joe:secret@h/a", "cities"),
+        ("compare", "cities", "http://joe:secret@h/a"),
+        ("push", "cities", "--to", "odf+http://joe:secret@h/a"),
+    ],
+)
+def test_no_command_shows_the_password_of_a_url(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    assert cli.main(arguments) == 1
+    shown = capsys.readouterr()
+    assert "credentials do not belong in a URL" in shown.err
+    assert "secret" not in shown.out + shown.err
+
+
+def test_verify_reads_the_url_of_a_folder_as_pull_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def verify(request: verdicts.VerifyRequest, timeout: float) -> Iterator[verdicts.VerifyItem]:
+        asked.extend(request.refs)
+        yield verdicts.VerifyItem(verdict=verdicts.Verdict(dataset="x", verdict="valid"))
+
+    @contextmanager
+    def opened() -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(Verify=verify)
+
+    monkeypatch.setattr(clients, "verifier", opened)
+    assert cli.main(["verify", "cities@next", "cit%", "file://localhost/tmp/a b", "-o", "json"]) == 0
+    assert asked == ["cities@next", "cit%", "file:///tmp/a%20b"]

@@ -1,16 +1,61 @@
-"""What `odf ingest` prints in addition to the table: about its input, and about a committed or failed file."""
-
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from odf_cli import clients
 from odf_cli import main as cli
 from odf_cli.commands import ingest
+from odf_cli.commands.ingest import MIB
+from odf_cli.suggestions import future_remark, late_remark
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.proto.odf.node.v1.ingest_pb2 import PushReply
+from odf_common.proto.odf.node.v1.ingest_pb2 import FutureRecords, LateRecords, PushReply
+
+
+class Bars:
+    """Records the bars that are shown: description, total and progress in MiB."""
+
+    def __init__(self) -> None:
+        self.shown: dict[int, list[object]] = {}
+
+    def add_task(self, description: str, total: int | None) -> int:
+        self.shown[len(self.shown)] = [description, total, None]
+        return len(self.shown) - 1
+
+    def remove_task(self, task: int) -> None:
+        self.shown[task].append("removed")
+
+    def update(self, task: int, completed: int) -> None:
+        self.shown[task][2] = completed
+
+
+def test_standard_input_has_a_bar_without_a_total_once_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = Bars()
+
+    @contextmanager
+    def progress() -> Iterator[Bars]:
+        yield bars
+
+    monkeypatch.setattr(ingest, "progress", progress)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with ingest._show_progress("-") as show:
+        show("copying", 15 * MIB)
+        assert bars.shown == {}
+        show("copying", 17 * MIB)
+        show("committing", 0)
+    assert bars.shown == {
+        0: ["standard input: copying", None, 17, "removed"],
+        1: ["standard input: committing", None, 0],
+    }
+
+
+def test_a_small_standard_input_has_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with ingest._show_progress("-") as show:
+        show("copying", 1)
+        show("committing", 0)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +149,24 @@ def test_the_reason_of_a_failed_file_is_printed_once(
     assert cli.main(["ingest", "orders", __file__]) == 1
     shown = capsys.readouterr()
     assert (shown.out + shown.err).count("none of its rows fits") == 1
+
+
+LATE = LateRecords(records=2, most="1m", proposed_delay="2m")
+
+
+def test_the_proposed_command_names_the_source_of_a_dataset_with_several() -> None:
+    assert "`odf source set a watermarkDelay=2m` holds" in late_remark(LATE, "a", "")
+    assert "`odf source set a watermarkDelay=2m --source till` holds" in late_remark(LATE, "a", "till")
+
+
+def test_sources_of_one_watermark_need_the_delay_together() -> None:
+    assert "for the dataset's other sources too" in late_remark(LATE, "a", "till")
+    assert "other sources" not in late_remark(LATE, "a", "")
+
+
+def test_a_record_too_far_in_the_future_is_named() -> None:
+    records = FutureRecords(records=3, offset=7, time="2999-01-01T00:00:00Z")
+    said = future_remark(records, "a", "till")
+    assert ": 3, the first at offset 7 with 2999-01-01T00:00:00Z; if such times are meant, " in said
+    assert "`odf source set a maxFuture=none --source till` lets" in said
+    assert "`odf source set a maxFuture=none` lets" in future_remark(records, "a", "")

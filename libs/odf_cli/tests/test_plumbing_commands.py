@@ -1,13 +1,25 @@
-"""`odf block` and `odf parse-ref`: what they print."""
-
+import io
 import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+import click
+import pyarrow as pa
 import pytest
+import yaml
 from click.testing import CliRunner
 
+from odf_cli import clients
+from odf_cli import main as cli
 from odf_cli.commands import block, parse_ref
+from odf_cli.commands.schema import command
+from odf_cli.main import main
+from odf_common.codec.json_schema import NAMES, schema_of, text_of
 from odf_common.errors import InvalidInput
+from odf_common.hashing.physical import physical_hash_of
+from odf_common.proto.odf.node.v1.coordinator_pb2 import ArrowBytes, SqlRequest
 
 VECTORS = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "metadata-blocks.json").read_text())
 VECTOR = VECTORS[6]
@@ -70,3 +82,157 @@ def test_parse_ref_prints_one_line_per_argument() -> None:
         {"kind": "url", "url": "http://x"},
     ]
     assert [list(answer) for answer in answers[4:]] == [["error"]] * 3
+
+
+HASHES = Path(__file__).parents[3] / "tests" / "vectors" / "logical-hash"
+
+
+def test_logical_hashes_are_printed_one_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = json.loads((HASHES / "expected.json").read_bytes())
+    files = [str(HASHES / name) for name in expected]
+    assert main(["hash", "logical", *files]) == 0
+    lines = [f"{facts['multihash']}  {file}\n" for facts, file in zip(expected.values(), files, strict=True)]
+    assert capsys.readouterr().out == "".join(lines)
+
+
+def test_physical_hashes_are_those_of_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "any file"
+    file.write_bytes(b"any bytes")
+    assert main(["hash", "physical", str(file)]) == 0
+    assert capsys.readouterr().out == f"{physical_hash_of(b'any bytes')}  {file}\n"
+
+
+@pytest.mark.parametrize("which", ["logical", "physical"])
+def test_a_file_that_cannot_be_hashed_is_named_and_the_others_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str
+) -> None:
+    good = str(HASHES / "date32.parquet")
+    assert main(["hash", which, str(tmp_path / "missing"), good]) == 1
+    printed = capsys.readouterr()
+    assert printed.out.endswith(f"  {good}\n")
+    assert f"error: {tmp_path / 'missing'}" in printed.err
+
+
+def test_a_file_that_is_not_parquet_has_no_logical_hash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "text"
+    file.write_text("not Parquet")
+    assert main(["hash", "logical", str(file)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {file}: not a data slice: ")
+
+
+def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "-o", "json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(NAMES)
+
+
+@pytest.mark.parametrize("name", ["DatasetSnapshot", "datasetsnapshot"])
+def test_a_schema_is_printed_as_stored_in_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", name]) == 0
+    assert capsys.readouterr().out == text_of("DatasetSnapshot")
+
+
+def test_a_schema_is_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "SetInfo", "-o", "yaml"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == schema_of("SetInfo")
+
+
+def test_all_schemas_are_written_into_a_folder(tmp_path: Path) -> None:
+    assert cli.main(["schema", "--folder", str(tmp_path / "new")]) == 0
+    assert {file.name: file.read_text() for file in (tmp_path / "new").iterdir()} == {
+        f"{name}.json": text_of(name) for name in NAMES
+    }
+
+
+def test_a_folder_for_one_schema_is_misuse() -> None:
+    assert cli.main(["schema", "SetInfo", "--folder", "x"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("SetInf", "did you mean SetInfo?\n"), ("xyz", f"choose from {', '.join(NAMES)}\n")]
+)
+def test_an_unknown_name_is_misuse_with_a_proposal(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["schema", name]) == 2
+    assert capsys.readouterr().err.endswith(f"{name!r} is not a manifest or a kind of event; {hint}")
+
+
+def test_help_shows_the_argument_and_not_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["schema", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: odf schema [OPTIONS] [NAME]\n")
+
+
+def test_a_shell_completes_names_whatever_their_case() -> None:
+    parameter = command.params[0]
+    items = parameter.type.shell_complete(click.Context(command), parameter, "seta")
+    assert [item.value for item in items] == ["SetAttachments"]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The queries that a coordinator got, which answers each with one number."""
+    asked = list[str]()
+    sink = pa.BufferOutputStream()
+    table = pa.table({"n": [1]})
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+    def query(request: SqlRequest, timeout: float) -> Iterator[ArrowBytes]:
+        del timeout
+        asked.append(request.sql)
+        yield ArrowBytes(ipc=sink.getvalue().to_pybytes())
+
+    @contextmanager
+    def opened() -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(Query=query)
+
+    monkeypatch.setattr(clients, "coordinator", opened)
+    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 3"))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("arguments", "query"), [(["SELECT 1"], "SELECT 1"), (["-c", "SELECT 2"], "SELECT 2"), ([], "SELECT 3")]
+)
+def test_a_query_is_an_argument_an_option_or_the_input(
+    asked: list[str], arguments: Sequence[str], query: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sql", *arguments, "-o", "json"]) == 0
+    assert asked == [query]
+    assert '"n": 1' in capsys.readouterr().out
+
+
+def test_two_queries_are_refused(asked: list[str]) -> None:
+    assert cli.main(["sql", "SELECT 1", "-c", "SELECT 2"]) == 2
+    assert asked == []
+
+
+class Terminal(io.StringIO):
+    """Standard input that is typed."""
+
+    def isatty(self) -> bool:
+        """Return True."""
+        return True
+
+
+@pytest.mark.parametrize(("arguments", "is_read"), [([], True), (["SELECT 1"], False)])
+def test_a_query_that_is_typed_is_waited_for_aloud(
+    asked: list[str],
+    arguments: Sequence[str],
+    is_read: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal("SELECT 3"))
+    assert cli.main(["sql", *arguments, "-o", "json"]) == 0
+    assert capsys.readouterr().err == "reading a query from the terminal; end with Ctrl-D\n" * is_read
+    assert len(asked) == 1
+
+
+def test_a_query_that_is_piped_is_read_without_a_word(
+    asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["sql", "-o", "json"]) == 0
+    assert (asked, capsys.readouterr().err) == (["SELECT 3"], "")

@@ -1,19 +1,23 @@
-"""Commands that change what a dataset reads, or who may read it, say what becomes private by that."""
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from odf_testing.builders import a_polling_source
 from odf_testing.fake_services import fake_service
 from odf_testing.manifests import derivative
 
 from odf_cli import clients
 from odf_cli import main as cli
+from odf_cli.commands.pull import REPORT_INTERVAL_SECONDS, Remarks, progress_text
+from odf_cli.output import of_dataset
+from odf_common.codec.flatbuffers import encode_event
 from odf_common.errors import Unavailable
+from odf_common.metadata.events import SetPollingSource
 from odf_common.proto.odf.node.v1 import access_pb2 as access
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
+from odf_common.proto.odf.node.v1.coordinator_pb2 import PullItem
 from odf_common.proto.odf.node.v1.sync_pb2 import SyncPullItem
 
 HEAD = "f1620" + "a" * 64
@@ -166,3 +170,100 @@ def test_a_push_of_a_private_dataset_to_a_folder_warns(
     assert cli.main(["push", "copy", "--to", "file:///srv/copy"]) == 0
     said = capsys.readouterr().err
     assert "warning: copy is private here; whoever can read file:///srv/copy can read it there" in said
+
+
+NAMED = "the parameter token of the URL (fetch.url)"
+
+
+def pulled(monkeypatch: pytest.MonkeyPatch, source: SetPollingSource | None, state: str = "updated") -> None:
+    def pull(_: object, timeout: float) -> Iterator[SyncPullItem]:
+        yield SyncPullItem(alias="towns", state=state)
+
+    def last(request: wire.LastEventRequest, timeout: float) -> wire.LastEventReply:
+        assert (request.ref, request.kind) == ("towns", "SetPollingSource")
+        if source is None:
+            raise Unavailable(what="coordinator", why="it is restarted")
+        return wire.LastEventReply(event=encode_event(source))
+
+    fake_service(monkeypatch, "sync", Pull=pull)
+    fake_service(monkeypatch, "coordinator", LastEvent=last)
+    monkeypatch.setattr(clients, "require_owners", lambda *_: None)
+    monkeypatch.setattr(clients, "this_node", lambda: None)
+    assert cli.main(["pull", "http://example.org/towns", "-o", "json"]) == 0
+
+
+@pytest.mark.parametrize(("state", "is_new"), [("updated", True), ("up-to-date", False)])
+def test_credentials_of_a_pulled_chain_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str, is_new: bool
+) -> None:
+    pulled(monkeypatch, a_polling_source("https://example.org/a?token=QTOK"), state)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["exposed"] == NAMED
+    warning = (
+        f"warning: the chain of towns shows credentials to all who may read it: {NAMED}; its owner should"
+    )
+    assert (warning in printed.err) == is_new
+    assert "QTOK" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("source", [a_polling_source("https://example.org/a?token=${{ env.TOKEN }}"), None])
+def test_other_chains_are_pulled_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], source: SetPollingSource | None
+) -> None:
+    pulled(monkeypatch, source)
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)[0]["exposed"] is None
+    assert "warning" not in printed.err
+
+
+WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, total=5)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("hourly has read a block", "hourly has read a block"),
+        ("the data of hourly is missing", "the data of hourly is missing"),
+        ("hourly.late is read", "hourly: hourly.late is read"),
+        ("no column a", "hourly: no column a"),
+    ],
+)
+def test_an_error_names_its_dataset_once(error: str, text: str) -> None:
+    assert of_dataset("hourly", error) == text
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        (PullItem(alias="hourly", state="running"), "hourly: running"),
+        (WORKING, "hourly: computing, 3 of 5 rows"),
+        (PullItem(alias="hourly", state="running", stage="reading"), "hourly: reading"),
+        (PullItem(alias="hourly", stage="writing", late=7), "hourly: writing, 7 late"),
+    ],
+)
+def test_progress_is_described_in_words(item: PullItem, text: str) -> None:
+    assert progress_text(item) == text
+
+
+def test_without_a_terminal_progress_is_printed_periodically(capsys: pytest.CaptureFixture[str]) -> None:
+    time = [0.0]
+    remarks = Remarks(is_terminal=False, now=lambda: time[0])
+    for seconds in (
+        REPORT_INTERVAL_SECONDS - 1,
+        REPORT_INTERVAL_SECONDS,
+        REPORT_INTERVAL_SECONDS + 1,
+        2 * REPORT_INTERVAL_SECONDS,
+    ):
+        time[0] = seconds
+        remarks.show(WORKING)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [progress_text(WORKING)] * 2
+
+
+def test_a_terminal_shows_progress_live_and_gets_no_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    time = [0.0]
+    remarks = Remarks(is_terminal=True, now=lambda: time[0])
+    time[0] = 2 * REPORT_INTERVAL_SECONDS
+    remarks.show(WORKING)
+    assert capsys.readouterr().err == ""

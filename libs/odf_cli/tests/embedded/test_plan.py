@@ -1,12 +1,25 @@
-"""Which environment each part of an embedded node gets."""
-
+import os
+import random
+import socket
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from odf_cli.embedded.node_file import Node, Part, client_settings_for
+from odf_cli.embedded.node_file import (
+    Node,
+    NoNode,
+    Part,
+    client_settings_for,
+    find_node,
+    forget_node,
+    read_node,
+    write_node,
+)
+from odf_cli.embedded.parts.tcp_ports import END_PORT, FIRST_PORT, allocate, is_free
 from odf_cli.embedded.plan import make_plan
+from odf_common.errors import Unavailable
 from odf_common.service.environments import engine_environment
 from odf_common.service.settings import Settings
 
@@ -113,3 +126,116 @@ def test_the_engine_gets_every_setting_of_its_door(tmp_path: Path) -> None:
     environment = {**OF_THE_SYSTEM, "ODF_HOME": str(tmp_path), **door}
     assert engine_environment(environment) == environment
     assert Settings.from_env(engine_environment(environment)).metrics_token_file == Path("/token")
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Node:
+    return Node(
+        home=tmp_path,
+        pid=os.getpid(),
+        kafka="127.0.0.1:1",
+        http="http://127.0.0.1:2",
+        grpc={"coordinator": "127.0.0.1:3"},
+        metrics={"coordinator": "127.0.0.1:4"},
+        services=(Part(name="coordinator", pid=5, state="ready"),),
+        parts=(Part(name="kafka", pid=None, state="restarting"),),
+    )
+
+
+def test_a_written_node_file_is_read_back(here: Node) -> None:
+    write_node(here)
+    assert read_node(here.home) == here
+
+
+def test_a_home_without_a_node_says_how_to_start_one(here: Node) -> None:
+    with pytest.raises(NoNode) as caught:
+        read_node(here.home)
+    assert "odf up --detach" in caught.value.advice()
+
+
+def test_a_node_whose_supervisor_has_ended_is_not_running(here: Node) -> None:
+    write_node(replace(here, pid=2**22 + 1))
+    with pytest.raises(NoNode):
+        read_node(here.home)
+
+
+def test_a_file_that_is_not_json_is_not_a_node(here: Node) -> None:
+    (here.home / "node.json").write_text("{")
+    with pytest.raises(NoNode):
+        read_node(here.home)
+
+
+def test_settings_come_before_the_file(here: Node) -> None:
+    write_node(here)
+    settings = Settings(home=here.home, coordinator_grpc="far:1", sync_http="far:2")
+    found = find_node(settings)
+    assert found.address("coordinator") == "far:1"
+    assert (found.http, found.kafka) == ("http://far:2", "127.0.0.1:1")
+
+
+def test_settings_alone_are_enough(tmp_path: Path) -> None:
+    found = find_node(Settings(home=tmp_path, coordinator_grpc="far:1"))
+    assert found.address("coordinator") == "far:1"
+    with pytest.raises(Unavailable):
+        found.address("sync")
+
+
+def test_a_forgotten_node_is_removed(here: Node) -> None:
+    write_node(here)
+    forget_node(here.home)
+    forget_node(here.home)
+    assert list(here.home.iterdir()) == []
+
+
+def test_ports_are_free_different_and_remembered(tmp_path: Path) -> None:
+    first = allocate(tmp_path, ("a", "b", "c"))
+    assert len(set(first.values())) == 3
+    assert all(FIRST_PORT <= port < END_PORT and is_free(port) for port in first.values())
+    assert allocate(tmp_path, ("a", "b")) == {"a": first["a"], "b": first["b"]}
+
+
+def test_a_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
+    first = allocate(tmp_path, ("a",))["a"]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", first))
+        taken.listen()
+        assert allocate(tmp_path, ("a",))["a"] != first
+
+
+def test_nodes_that_choose_at_the_same_time_get_different_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    homes = [tmp_path / name for name in ("one", "two", "three")]
+    for home in homes:
+        home.mkdir()
+    free = next(port for port in range(FIRST_PORT, END_PORT) if is_free(port) and is_free(port + 1))
+    drawn = iter([free, free, free + 1, free])
+    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
+    assert allocate(homes[0], ("a",)) == {"a": free}
+    assert allocate(homes[1], ("a",)) == {"a": free + 1}, "the other one has not begun to listen yet"
+    (claim,) = tmp_path.glob(f"odf-ports-*/{free}")
+    os.utime(claim, (0, 0))
+    assert allocate(homes[2], ("a",)) == {"a": free}
+
+
+def test_the_ports_of_a_node_that_starts_again_are_not_given_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first, second = (tmp_path / name for name in ("one", "two"))
+    first.mkdir()
+    second.mkdir()
+    port = allocate(first, ("a",))["a"]
+    (claim,) = tmp_path.glob(f"odf-ports-*/{port}")
+    os.utime(claim, (0, 0))
+    assert allocate(first, ("a",)) == {"a": port}
+    drawn = iter([port, port, FIRST_PORT, *range(FIRST_PORT + 1, END_PORT)])
+    monkeypatch.setattr(random, "randrange", lambda *_: next(drawn))
+    assert allocate(second, ("a",))["a"] != port
+
+
+@pytest.mark.parametrize("text", ["{", ""])
+def test_a_damaged_list_of_ports_is_written_again(tmp_path: Path, text: str) -> None:
+    (tmp_path / "ports.json").write_text(text)
+    assert set(allocate(tmp_path, ("a",))) == {"a"}

@@ -2,14 +2,22 @@ import asyncio
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import cast
 
 import pytest
+from odf_testing.contracts import an_entry
 
+from odf_cli.embedded.checks import StoreChanged, require_store
+from odf_cli.embedded.parts import kafka_redis
+from odf_cli.embedded.parts.kafka_redis import NotInstalled, redis_server
 from odf_cli.embedded.parts.readiness import kafka_answers, redis_answers
 from odf_common.adapters.grpc.server import serve
+from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.errors import StorageUnavailable
 from odf_common.service import probes
 from odf_common.service.probes import Probe, grpc_serves, http_answers, listens, once_listening
+from odf_common.service.settings import Settings
 
 OnConnect = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 PROBES: dict[str, Callable[[str], Probe]] = {
@@ -106,3 +114,65 @@ def test_a_grpc_server_responds_until_it_has_ended() -> None:
         return before, await probe()
 
     assert asyncio.run(story()) == (True, False)
+
+
+def installed(folder: Path, version: str) -> str:
+    program = folder / "redis-server"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "Redis server v=6.0.16 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=a3fdef44459b3ad6",
+        "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81b8ff71cfb150e",
+        "Valkey server v=8.1.1 sha=00000000:1 malloc=jemalloc-5.3.0 bits=64 build=4fe6a4e1f4a8c1e2",
+    ],
+)
+def test_the_one_on_the_path_is_run(tmp_path: Path, version: str) -> None:
+    assert redis_server({"PATH": str(tmp_path)}) != installed(tmp_path, version)
+    assert redis_server({"PATH": str(tmp_path)}) == str(tmp_path / "redis-server")
+
+
+@pytest.mark.parametrize("version", ["Redis server v=5.0.7 sha=00000000:0 malloc=jemalloc bits=64", "odd"])
+def test_one_without_limits_for_users_is_not_run(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = installed(tmp_path, version)
+    assert redis_server({"PATH": str(tmp_path)}) != program
+    monkeypatch.setattr(kafka_redis, "_package_file", lambda *_: None)
+    with pytest.raises(NotInstalled, match="redis-server 6 or later was not found"):
+        redis_server({"PATH": str(tmp_path)})
+
+
+NOWHERE = "s3+http://127.0.0.1:9/some-bucket/prefix"
+
+
+def settings(home: Path, store: str = "") -> Settings:
+    return Settings.from_env({"ODF_HOME": str(home), "ODF_STORE": store})
+
+
+def test_a_home_without_a_bucket_needs_no_record_of_its_store(tmp_path: Path) -> None:
+    require_store(settings(tmp_path))
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_bucket_that_cannot_be_reached_is_named_and_not_remembered(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable) as caught:
+        require_store(settings(tmp_path, NOWHERE))
+    assert str(caught.value) == (
+        f"the S3 server cannot be reached (Connection refused): {NOWHERE} cannot be used now"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_home_with_datasets_cannot_be_given_another_store(tmp_path: Path) -> None:
+    LocalCatalog(tmp_path).add(an_entry())
+    with pytest.raises(StoreChanged) as caught:
+        require_store(settings(tmp_path, NOWHERE))
+    assert str(caught.value) == f"the datasets of this home are in its folder, and ODF_STORE names {NOWHERE}"
+    (tmp_path / "store").write_text(f"{NOWHERE}\n")
+    with pytest.raises(StoreChanged, match=r"are in s3[+]http://127.0.0.1:9/some-bucket/prefix, and"):
+        require_store(settings(tmp_path))
