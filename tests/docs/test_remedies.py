@@ -77,7 +77,7 @@ FOLLOWED: Final = {
         "tests/integration/test_no_port_serves_other_users.py"
         "::test_no_port_of_a_multi_tenant_node_serves_another_user"
     ),
-    "odf_cli/commands/key.py import_": COPIES,
+    "odf_cli/commands/keys.py import_": COPIES,
     "odf_cli/commands/new.py _topic": (
         "tests/integration/test_changes_of_a_table.py"
         "::test_the_manifest_from_a_topic_reads_its_changes_without_editing"
@@ -183,10 +183,10 @@ FOLLOWED: Final = {
 # Messages that name another command for what was asked, or a next step: no problem is to be gone after it.
 INSTEAD: Final = frozenset(
     (
-        "odf_cli/commands/ingest.py command",
+        "odf_cli/commands/ingest.py ingest_command",
         "odf_cli/commands/inspect.py _no_query",
         "odf_cli/commands/new.py _lateness",
-        "odf_cli/commands/new.py command",
+        "odf_cli/commands/new.py new_command",
         "odf_cli/suggestions.py SYNONYMS",
         "odf_cli/visibility.py _say_private",
         "odf_cli/visibility.py say_if_private",
@@ -213,7 +213,7 @@ ELSEWHERE: Final = frozenset(
     (
         "odf_common/adapters/kafka/topic_claims.py TopicsTaken.advice",
         "odf_common/adapters/repository_urls.py require_no_credentials",
-        "odf_cli/commands/logs.py NoLog.advice",
+        "odf_cli/commands/node.py NoLog.advice",
         "odf_common/adapters/socket_users.py ServerOfAnotherUser.advice",
         "odf_cli/embedded/doctor_checks.py _home",
         "odf_cli/embedded/doctor_checks.py _node",

@@ -4,7 +4,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Final
 
 import click
@@ -62,7 +61,21 @@ COMMANDS: Final = {
     "completion": "Print a completion script for your shell.",
     "schema": "Print the schema of manifests.",
 }
-MODULES: Final = {"engine": "engine_versions"}  # where another module of the package has the command's name
+# The modules that hold several commands; that of any other has its name.
+MODULES: Final = {
+    command: module
+    for module, commands in {
+        "accounts": ("account", "token", "access", "login", "logout"),
+        "chains": ("log", "ref", "reset", "compare", "commit"),
+        "datasets": ("add", "rename", "delete"),
+        "engine": ("sql", "verify"),
+        "keys": ("key", "prove"),
+        "node": ("down", "logs", "config", "doctor", "topics", "system", "completion"),
+        "plumbing": ("hash", "block", "parse-ref", "schema"),
+        "repositories": ("repo", "search", "alias", "push"),
+    }.items()
+    for command in commands
+}
 EXAMPLE: Final = """\b
 Example:
   odf up --detach
@@ -73,20 +86,21 @@ Example:
 
 
 class Commands(CommandGroup):
-    """A group whose commands are modules of `odf_cli/commands`."""
+    """A group whose commands are in the modules of `odf_cli/commands`: `odf parse-ref` is `parse_ref_command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands that are installed."""
+        """Return the names of the commands."""
         del ctx
-        return [name for name in COMMANDS if find_spec(_module(name)) is not None]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the module of a command and return its `command`."""
+        """Import the module of a command and return the command."""
         del ctx
-        if cmd_name not in COMMANDS or find_spec(_module(cmd_name)) is None:
+        if cmd_name not in COMMANDS:
             return None
         with importing():
-            command: click.Command = importlib.import_module(_module(cmd_name)).command
+            module = importlib.import_module(f"{PACKAGE}.{MODULES.get(cmd_name, cmd_name)}")
+            command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
             if "structlog" in sys.modules:  # it logs to stdout, where results are, unless told otherwise
                 from odf_common.service.logging import configure_command
 
@@ -96,11 +110,7 @@ class Commands(CommandGroup):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the names and descriptions."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
-
-
-def _module(name: str) -> str:
-    return f"{PACKAGE}.{MODULES.get(name, name.replace('-', '_'))}"
+            formatter.write_dl(list(COMMANDS.items()))
 
 
 @click.command(cls=Commands, epilog=EXAMPLE, context_settings={"help_option_names": ["-h", "--help"]})

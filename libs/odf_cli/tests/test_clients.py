@@ -14,7 +14,7 @@ from odf_testing.manifests import root
 
 from odf_cli import clients
 from odf_cli import main as cli
-from odf_cli.commands.search import repository_lines
+from odf_cli.commands.repositories import repository_lines
 from odf_cli.embedded.node_file import Node
 from odf_common.adapters.grpc.client import ServiceFailed, ServiceUnreachable
 from odf_common.adapters.grpc.server import serve

@@ -15,7 +15,8 @@ from odf_testing.builders import a_chain
 
 from odf_cli import clients
 from odf_cli import main as cli
-from odf_cli.commands import log, prove
+from odf_cli.commands.chains import log_command
+from odf_cli.commands.keys import prove_command
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import NoPrivateKey, dataset_key, is_imported, keep_dataset_key
 from odf_common.codec.signature import encode_signature
@@ -171,7 +172,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrivateKey:
 
 def proven(dataset: str, challenge: str) -> dict[str, str]:
     result = CliRunner().invoke(
-        prove.command, ["-o", "json", "--", dataset, challenge], standalone_mode=False
+        prove_command, ["-o", "json", "--", dataset, challenge], standalone_mode=False
     )
     assert result.exception is None, result.exception
     shown: dict[str, str] = json.loads(result.output)
@@ -240,7 +241,7 @@ def test_a_copy_has_no_key_and_no_proof(
     assert "hint: " in shown.err
     assert key.raw.hex() not in shown.err
     with pytest.raises(NoPrivateKey):
-        prove.command.main([ref, "4711"], standalone_mode=False)
+        prove_command.main([ref, "4711"], standalone_mode=False)
 
 
 @pytest.mark.usefixtures("key")
@@ -256,7 +257,7 @@ def test_a_copy_has_no_key_and_no_proof(
 )
 def test_an_invalid_challenge_is_refused(arguments: list[str], error: type[Exception]) -> None:
     with pytest.raises(error):
-        prove.command.main(arguments, standalone_mode=False)
+        prove_command.main(arguments, standalone_mode=False)
 
 
 @pytest.mark.parametrize("arguments", [[], ["cities"], ["cities", "a", "b"]])
@@ -293,7 +294,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[LogRequest]:
 
 
 def shown(*options: str) -> str:
-    result = CliRunner().invoke(log.command, ["cities", *options])
+    result = CliRunner().invoke(log_command, ["cities", *options])
     assert result.exit_code == 0, result.output
     return result.output
 

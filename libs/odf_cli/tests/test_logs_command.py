@@ -9,7 +9,7 @@ import click
 import pytest
 
 from odf_cli import main as cli
-from odf_cli.commands import logs
+from odf_cli.commands import node as node_commands
 
 
 def entry(number: int, **facts: object) -> str:
@@ -101,6 +101,6 @@ def test_characters_that_act_on_a_terminal_are_escaped(
 
 @pytest.mark.usefixtures("folder")
 def test_a_shell_completes_parts() -> None:
-    (parameter, *_) = logs.command.params
-    items = parameter.shell_complete(click.Context(logs.command), "ka")
+    (parameter, *_) = node_commands.logs_command.params
+    items = parameter.shell_complete(click.Context(node_commands.logs_command), "ka")
     assert [item.value for item in items] == ["kafka"]

@@ -10,7 +10,7 @@ import pytest
 
 from odf_cli import clients
 from odf_cli import main as cli
-from odf_cli.commands.delete import deletable
+from odf_cli.commands.datasets import deletable
 from odf_cli.output import MAX_CELL_CHARACTERS, shorten_rows
 from odf_common.errors import NotFound, Unavailable
 from odf_common.identity.keys import generate

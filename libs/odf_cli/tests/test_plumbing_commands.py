@@ -13,8 +13,7 @@ from click.testing import CliRunner
 
 from odf_cli import clients
 from odf_cli import main as cli
-from odf_cli.commands import block, parse_ref
-from odf_cli.commands.schema import command
+from odf_cli.commands.plumbing import block_command, parse_ref_command, schema_command
 from odf_cli.main import main
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
 from odf_common.errors import InvalidInput
@@ -34,24 +33,24 @@ def content(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("options", "version"), [([], 3), (["--version", "3"], 3), (["--version", "2"], 2)])
 def test_encode_prints_hash_and_file(content: Path, options: list[str], version: int) -> None:
-    result = CliRunner().invoke(block.command, ["encode", *options, str(content), str(content)])
+    result = CliRunner().invoke(block_command, ["encode", *options, str(content), str(content)])
     assert result.output == f"{VECTOR[f'version{version}']['hash']}  {content}\n" * 2
 
 
 def test_encode_raw_writes_the_bytes_that_decode_shows(content: Path, tmp_path: Path) -> None:
-    raw = CliRunner().invoke(block.command, ["encode", "--version", "2", "--raw", str(content)]).stdout_bytes
+    raw = CliRunner().invoke(block_command, ["encode", "--version", "2", "--raw", str(content)]).stdout_bytes
     assert raw.hex() == VECTOR["version2"]["manifest_hex"]
     encoded = tmp_path / "block"
     encoded.write_bytes(raw)
-    shown = CliRunner().invoke(block.command, ["decode", str(encoded)])
+    shown = CliRunner().invoke(block_command, ["decode", str(encoded)])
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(shown.output)
-    again = CliRunner().invoke(block.command, ["encode", str(manifest)])
+    again = CliRunner().invoke(block_command, ["encode", str(manifest)])
     assert again.output == f"{VECTOR['version2']['hash']}  {manifest}\n"
 
 
 def test_encode_reads_standard_input() -> None:
-    result = CliRunner().invoke(block.command, ["encode", "-"], input=json.dumps(VECTOR["block"]))
+    result = CliRunner().invoke(block_command, ["encode", "-"], input=json.dumps(VECTOR["block"]))
     assert result.output == f"{VECTOR['version3']['hash']}  -\n"
 
 
@@ -60,19 +59,19 @@ def test_decode_separates_blocks_as_documents(tmp_path: Path) -> None:
     for number, vector in enumerate(VECTORS[:3]):
         files.append(tmp_path / str(number))
         files[-1].write_bytes(bytes.fromhex(vector["version3"]["manifest_hex"]))
-    result = CliRunner().invoke(block.command, ["decode", *map(str, files)])
+    result = CliRunner().invoke(block_command, ["decode", *map(str, files)])
     assert result.output.count("---\nkind: MetadataBlock\n") == 2
 
 
 def test_decode_names_the_invalid_file(content: Path) -> None:
-    result = CliRunner().invoke(block.command, ["decode", str(content)])
+    result = CliRunner().invoke(block_command, ["decode", str(content)])
     assert isinstance(result.exception, InvalidInput)
     assert str(result.exception).startswith(f"{content}: ")
 
 
 def test_parse_ref_prints_one_line_per_argument() -> None:
     texts = ["foo", "a/b", "r/a/b", "http://x", "foo:bar", "-x", "\udcff"]
-    result = CliRunner().invoke(parse_ref.command, ["--", *texts])
+    result = CliRunner().invoke(parse_ref_command, ["--", *texts])
     assert result.exit_code == 0
     answers = [json.loads(line) for line in result.output.splitlines()]
     assert answers[:4] == [
@@ -165,8 +164,8 @@ def test_help_shows_the_argument_and_not_its_values(capsys: pytest.CaptureFixtur
 
 
 def test_a_shell_completes_names_whatever_their_case() -> None:
-    parameter = command.params[0]
-    items = parameter.type.shell_complete(click.Context(command), parameter, "seta")
+    parameter = schema_command.params[0]
+    items = parameter.type.shell_complete(click.Context(schema_command), parameter, "seta")
     assert [item.value for item in items] == ["SetAttachments"]
 
 

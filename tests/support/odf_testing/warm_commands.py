@@ -10,17 +10,15 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Final
 
 from odf_cli.entrypoint import main
-from odf_cli.main import COMMANDS, PACKAGE
+from odf_cli.main import COMMANDS, MODULES, PACKAGE
 
 _SERVER: Final = multiprocessing.get_context("forkserver")
-_MODULES: Final = [f"{PACKAGE}.{name.replace('-', '_')}" for name in COMMANDS]
-_SERVER.set_forkserver_preload([__name__, *(name for name in _MODULES if find_spec(name) is not None)])
+_SERVER.set_forkserver_preload([__name__, *{f"{PACKAGE}.{MODULES.get(name, name)}" for name in COMMANDS}])
 # Starting a process polls all running ones, and the status of one can be read only once.
 _lock: Final = threading.Lock()
 
@@ -62,4 +60,4 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["odf", *words]
-    sys.exit(main())
+    main()

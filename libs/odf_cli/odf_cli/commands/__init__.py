@@ -1,1 +1,1 @@
-"""One module for each `odf` command; each holds a click command named `command` and is imported when it is invoked."""
+"""The `odf` commands, each a function `<name>_command`; a module is imported when one of its commands is invoked."""

@@ -58,7 +58,7 @@ COLUMNS: Final = ("file", "outcome", "records", "rejected", "head")
     help="Repeating a command with the same key and files commits only what is missing. The last 64 keys are kept.",
 )
 @output_option
-def command(
+def ingest_command(
     *,
     dataset: str,
     files: tuple[str, ...],

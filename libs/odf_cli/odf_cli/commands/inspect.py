@@ -27,7 +27,7 @@ class NoQuery(Refused):
 
 
 @click.group("inspect", cls=CommandGroup)
-def command() -> None:
+def inspect_command() -> None:
     """Show one aspect of a dataset.
 
     \b
@@ -38,7 +38,7 @@ def command() -> None:
     """
 
 
-@command.command("schema")
+@inspect_command.command("schema")
 @dataset_argument
 @click.option(
     "--form",
@@ -83,7 +83,7 @@ def schema(*, dataset: str, form: str, output: str) -> None:
         print_rows(rows, output)
 
 
-@command.command("query")
+@inspect_command.command("query")
 @dataset_argument
 @output_option
 def query(*, dataset: str, output: str) -> None:
@@ -106,7 +106,7 @@ def _no_query(answer: LastEventReply) -> NoQuery:
     return NoQuery(text=text)
 
 
-@command.command("lineage")
+@inspect_command.command("lineage")
 @dataset_argument
 @output_option
 def lineage(*, dataset: str, output: str) -> None:
@@ -121,7 +121,7 @@ def lineage(*, dataset: str, output: str) -> None:
     print_rows(rows, output, columns=("dataset", "kind", "alias", "id"))
 
 
-@command.command("block")
+@inspect_command.command("block")
 @dataset_argument
 @click.argument("block")
 def block(*, dataset: str, block: str) -> None:
@@ -140,7 +140,7 @@ def block(*, dataset: str, block: str) -> None:
     echo(f"# Block: {item.hash}\n{block_to_yaml(item.content)}", is_line=False)
 
 
-@command.command("sources")
+@inspect_command.command("sources")
 @dataset_argument
 @output_option
 def sources(*, dataset: str, output: str) -> None:

@@ -21,7 +21,7 @@ LIST_VIEWS_TIMEOUT_SECONDS = 5  # to ask the views
 @click.command("list")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @output_option
-def command(*, patterns: tuple[str, ...], output: str) -> None:
+def list_command(*, patterns: tuple[str, ...], output: str) -> None:
     """List datasets with their records, blocks and watermark. With PATTERN, only datasets whose names match.
 
     In a pattern, % matches anything. The table truncates a `problem`; `odf status DATASET` shows it in full. `late`

@@ -47,7 +47,7 @@ SUFFIX_FORMATS: Final = {
 @click.option(
     "-o", "--out", metavar="FILE", help="Write the manifest to a new file instead of standard output."
 )
-def command(
+def new_command(
     *, name: str, sample: str, input_format: str, options: Sequence[tuple[str, str]], out: str | None
 ) -> None:
     """Write the manifest of a root dataset NAME from a sample of its data. Nothing is added to the node.

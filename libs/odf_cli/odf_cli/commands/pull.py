@@ -100,7 +100,7 @@ class PullFailed(Refused):
     help="Copies: check the files of new data, but not the records in them; faster.",
 )
 @output_option
-def command(
+def pull_command(
     *,
     datasets: tuple[str, ...],
     every: bool,

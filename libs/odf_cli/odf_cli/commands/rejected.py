@@ -53,7 +53,7 @@ ALL = click.option("--all", "every", is_flag=True, help="All messages that await
 
 
 @click.group("rejected", cls=CommandGroup)
-def command() -> None:
+def rejected_command() -> None:
     """Retry or drop messages that could not be read as records.
 
     Rejected rows of pushed files count too, and those of polled files with `odf source set NAME
@@ -71,7 +71,7 @@ def command() -> None:
     """
 
 
-@command.command("list")
+@rejected_command.command("list")
 @dataset_argument
 @click.option(
     "-n",
@@ -119,7 +119,7 @@ def list_rejected(*, dataset: str, limit: int, output: str) -> None:
         )
 
 
-@command.command("show")
+@rejected_command.command("show")
 @dataset_argument
 @click.argument("location", type=LOCATION)
 @output_option
@@ -146,7 +146,7 @@ def show_rejected(*, dataset: str, location: RejectedLocation, output: str) -> N
         print_bytes(part.message.value)
 
 
-@command.command("retry")
+@rejected_command.command("retry")
 @dataset_argument
 @click.argument("locations", nargs=-1, type=LOCATION)
 @ALL
@@ -187,7 +187,7 @@ def retry_rejected(
         remark(f"{answer.unfit} messages still do not fit the source, the first: {answer.unfit_reason}")
 
 
-@command.command("drop")
+@rejected_command.command("drop")
 @dataset_argument
 @click.argument("locations", nargs=-1, type=LOCATION)
 @ALL

@@ -40,7 +40,7 @@ SOURCE = click.option(
 
 
 @click.group("source", cls=CommandGroup)
-def command() -> None:
+def source_command() -> None:
     """Show sources, resume a stopped one, skip a message, change settings such as the interval of polls.
 
     \b
@@ -53,7 +53,7 @@ def command() -> None:
     """
 
 
-@command.command("show")
+@source_command.command("show")
 @dataset_argument
 @SOURCE
 @output_option
@@ -95,7 +95,7 @@ def _with_problem(reply: SourcesReply, dataset: str) -> SourcesReply:
     return reply
 
 
-@command.command("resume")
+@source_command.command("resume")
 @dataset_argument
 @SOURCE
 @click.option(
@@ -128,7 +128,7 @@ def resume(*, dataset: str, source: str, start: str | None, topic: str, output: 
         _print(_await_reopened(ingest, dataset, reply.source_name), dataset, output)
 
 
-@command.command("skip")
+@source_command.command("skip")
 @dataset_argument
 @SOURCE
 @output_option
@@ -170,7 +170,7 @@ def _complete_setting(context: click.Context, _parameter: click.Parameter, incom
     return sorted(text for text in settings if text.lower().startswith(incomplete.lower()))
 
 
-@command.command("set")
+@source_command.command("set")
 @dataset_argument
 @click.argument("settings", nargs=-1, required=True, metavar="KEY=VALUE...", shell_complete=_complete_setting)
 @SOURCE

@@ -47,7 +47,7 @@ SELDOM: Final = ("running", "poll", "late", "rejected", "dropped", "waits for", 
 @click.command("status", short_help="Show the node's parts.")
 @click.argument("names", nargs=-1, metavar="[DATASET]...")
 @output_option
-def command(*, names: tuple[str, ...], output: str) -> None:
+def status_command(*, names: tuple[str, ...], output: str) -> None:
     """Show the node's parts, its problems with what to do about each, and the datasets; with DATASETs, only those.
 
     `waiting` counts messages in a dataset's topics that are not ingested yet, `records/s` is the rate of the last

@@ -21,7 +21,7 @@ from odf_common.proto.odf.node.v1.coordinator_pb2 import TailRequest
     help="Maximum number of records.",
 )
 @output_option
-def command(*, dataset: str, records: int, output: str) -> None:
+def tail_command(*, dataset: str, records: int, output: str) -> None:
     """Show a dataset's last records, in offset order.
 
     \b

@@ -39,7 +39,7 @@ class UpFailed(Refused):
 @click.option("--take-over", is_flag=True, help="Take over the Kafka topics of a node that is gone for good.")
 @click.argument("services", nargs=-1, metavar="[SERVICE]...")
 @output_option
-def command(
+def up_command(
     *, detach: bool, new_ports: bool, take_over: bool, services: tuple[str, ...], output: str
 ) -> None:
     """Start the node: the services, and Kafka and Redis unless ODF_KAFKA and ODF_REDIS are set.

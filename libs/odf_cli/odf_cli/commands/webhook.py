@@ -34,7 +34,7 @@ COLUMNS: Final = (
 
 
 @click.group("webhook", cls=CommandGroup)
-def command() -> None:
+def webhook_command() -> None:
     """Notify URLs, by a signed POST, whenever a dataset's head moves.
 
     \b
@@ -45,7 +45,7 @@ def command() -> None:
     """
 
 
-@command.command("add")
+@webhook_command.command("add")
 @dataset_argument
 @click.argument("url")
 @click.option(
@@ -82,7 +82,7 @@ def add_webhook(*, dataset: str, url: str, events: tuple[str, ...], sign: str, o
         remark("give the secret to the receiver now: it cannot be shown again")
 
 
-@command.command("list")
+@webhook_command.command("list")
 @output_option
 def list_webhooks(*, output: str) -> None:
     """List the webhooks, each with the delivery of its newest event.
@@ -96,7 +96,7 @@ def list_webhooks(*, output: str) -> None:
     print_rows([_row(item) for item in reply.webhooks], output, columns=COLUMNS)
 
 
-@command.command("delete")
+@webhook_command.command("delete")
 @click.argument("webhook", metavar="ID")
 def delete_webhook(*, webhook: str) -> None:
     """Delete the webhook with this ID, as printed by `odf webhook list`.
