@@ -203,7 +203,7 @@ def test_blocks_have_their_bytes_and_signatures_until_they_are_closed() -> None:
     file = BytesIO(b"before")
     file.seek(6)
     with SpooledBlocks(file, [(ONE, [b"first"], b"signed"), (TWO, [], b""), (THREE, [b"3"], b"s")]) as blocks:
-        assert (list(blocks), len(blocks)) == ([ONE, TWO, THREE], 3)
+        assert (list(blocks), len(blocks), blocks.largest) == ([ONE, TWO, THREE], 3, 5)
         assert [blocks[name] for name in (THREE, TWO, ONE)] == [b"3", b"", b"first"]
         assert [blocks.signature(name) for name in (THREE, TWO, ONE)] == [b"s", None, b"signed"]
         for read in (blocks.__getitem__, blocks.signature):

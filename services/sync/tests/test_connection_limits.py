@@ -296,6 +296,12 @@ def test_failed_logins_are_counted_per_caller_in_bounded_memory(monkeypatch: pyt
     failed.note("e")
     failed.note("e")
     assert [failed.wait_seconds(caller) for caller in ("e", "f")] == [60.0, 0.0]
+    now = 60.0 + 60.0  # both are forgotten
+    failed.note("e")
+    assert failed.wait_seconds("e") == 0.0
+    now += 1
+    failed.note("e")
+    assert failed.wait_seconds("e") == 59.0, "until the older one is forgotten"
 
 
 def test_a_caller_whose_newest_failure_counts_is_not_evicted_for_its_oldest(

@@ -20,6 +20,7 @@ from odf_sync.http.ingest_client import SHORT_CALL_SECONDS, IngestClient, PushRe
 from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH
 from odf_sync.smart.messages import DatasetVisibility, PushAccepted, PushRequest, TransferPlan
+from odf_sync.webhooks import sender
 
 from .webhook_node import PREVIOUS, Node, Receiver, receiving
 from .webhook_node import home as home  # noqa: PLC0414 - a fixture
@@ -154,8 +155,9 @@ def test_an_exchange_with_a_node_that_has_gone_ends(
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("breaks", [BlackHole.swallow, BlackHole.drop])
 def test_an_event_is_posted_again_after_its_receiver_was_away(
-    node: Node, receiver: Receiver, breaks: Callable[[BlackHole], None]
+    node: Node, receiver: Receiver, breaks: Callable[[BlackHole], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sender, "ATTEMPT_SECONDS", 2.0)
     silent = threading.Event()
     with receiving(silent) as lost, black_hole(port_of(lost)) as hole:
         node.add(f"http://{hole.address}/hook")

@@ -4,7 +4,6 @@ import asyncio
 import http.client
 import random
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
 from odf_testing.measured_server import Server, measured
-from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import channel
-from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, SpooledBlocks, read_archive, spool_file, write_archive
+from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import (
     MAX_MESSAGE_BYTES,
     SMALL_BYTES,
@@ -35,8 +32,6 @@ from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, co
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
 from odf_sync.smart.messages import (
-    VERSION,
-    VERSION_HEADER,
     BlocksAccepted,
     BlocksBatch,
     DatasetVisibility,
@@ -56,6 +51,8 @@ from odf_sync.smart.messages import (
     UploadsReply,
     UploadsRequest,
 )
+
+from .raw_client import TEXT, Client, frame
 
 pytestmark = pytest.mark.waits
 
@@ -249,22 +246,17 @@ def upgraded_pull(server: Server) -> Iterator[socket.socket]:
         yield sock
 
 
-@contextmanager
-def upgraded(server: Server, path: str) -> Iterator[socket.socket]:
-    """Yield the connection of a client whose request was upgraded."""
-    http_client = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BUSY_SECONDS)
-    key = {"Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "bm9uY2Vub25jZW5vbmNlbg=="}
-    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", VERSION_HEADER: str(VERSION)}
-    with closing(http_client):
-        http_client.request("GET", path, headers={**key, **upgrade})
-        with http_client.getresponse() as response:
-            assert response.status == 101
-            yield http_client.sock
+def upgraded(server: Server, path: str) -> closing[socket.socket]:
+    """Return the connection of a client whose request was upgraded."""
+    client = Client(server.url, path=path)
+    assert client.status == 101
+    client.socket.settimeout(BUSY_SECONDS)
+    return closing(client.socket)
 
 
 def frame_header(length: int) -> bytes:
     """Return the header of a client's text frame, whose mask is zero."""
-    return struct.pack("!BBQ", 0x81, 0x80 | 127, length) + bytes(4)
+    return frame(TEXT, b"", length=length)
 
 
 def test_a_client_that_sends_no_blocks_soon_makes_room_for_others(impatient: Server) -> None:
@@ -413,35 +405,6 @@ def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
     assert seconds_for(64 * 1024 * 1000) == 1060
 
 
-def test_a_large_message_waits_for_others_and_small_ones_do_not() -> None:
-    async def receive() -> list[str]:
-        large, seen = LargeMessages(most=100 * MIB), list[str]()
-
-        async def one(name: str, size: int) -> None:
-            async with large.receiving(size, name):
-                seen.append(f"{name} begins")
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-                seen.append(f"{name} ends")
-
-        await asyncio.gather(one("large", 200 * MIB), one("second", 60 * MIB), one("small", 100))
-        return seen
-
-    seen = asyncio.run(receive())
-    assert seen.index("large ends") < seen.index("second begins")
-    assert seen.index("small begins") < seen.index("large ends")
-
-
-def test_a_push_that_waits_too_long_is_refused() -> None:
-    async def receive() -> None:
-        large = LargeMessages(most=MOST, wait_seconds=0.01)
-        async with large.receiving(MOST, "ann"), large.receiving(MOST, "bob"):
-            pass
-
-    with pytest.raises(TransferRefused, match="too many large pushes"):
-        asyncio.run(receive())
-
-
 def test_a_caller_receives_half_of_the_total_limit() -> None:
     async def has_room(large: LargeMessages, size: int, caller: str) -> bool:
         try:
@@ -457,17 +420,7 @@ def test_a_caller_receives_half_of_the_total_limit() -> None:
             found += [await has_room(large, size, "bob") for size in (50, 51)]
             async with large.receiving(20, "ann"), large.receiving(50, "bob"):
                 found += [await has_room(large, size, "carl") for size in (4, 5)]
-        assert not large._reserved, "callers without messages take no memory"
+        assert not large._shares._counts, "callers without messages take no memory"
         return found
 
     assert asyncio.run(receive()) == [True, False] * 3
-
-
-def test_blocks_in_a_file_are_a_mapping_in_their_order() -> None:
-    blocks: dict[Multihash, bytes] = {physical_hash_of(raw): raw for raw in (b"one", b"", b"three" * 1000)}
-    signed = ((name, [raw], b"") for name, raw in blocks.items())
-    with SpooledBlocks(spool_file(MemoryBlobStore()), signed) as spooled:
-        assert list(spooled.items()) == list(blocks.items())
-        assert len(spooled) == 3
-        with pytest.raises(KeyError):
-            spooled[a_hash("x")]

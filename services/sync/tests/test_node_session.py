@@ -25,7 +25,7 @@ from odf_sync.smart import connection
 from odf_sync.smart import connection as smart_connection
 from odf_sync.smart.connection import NodeSession, connect
 from odf_sync.smart.exchange import PUSH
-from odf_sync.smart.messages import EVERYONE, EVERYONE_HEADER
+from odf_sync.smart.messages import EVERYONE_HEADER, YES
 
 HEAD = str(a_hash("head"))
 TOKEN = "Bearer secret"
@@ -54,7 +54,7 @@ class Node:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self._note(request)
-        headers = {EVERYONE_HEADER: EVERYONE, PACKS_HEADER: PACK_VERSION}
+        headers = {EVERYONE_HEADER: YES, PACKS_HEADER: PACK_VERSION}
         if self._status == 302:
             headers["Location"] = "/elsewhere"
         return web.Response(status=self._status, text=self._head, headers=headers)

@@ -21,7 +21,6 @@ from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_common.service.settings import Settings
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
-from odf_sync.access.rate_limits import WINDOW_SECONDS, FailedLogins
 from odf_sync.http import endpoints as http_endpoints
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
@@ -152,25 +151,3 @@ def test_a_password_can_be_tried_ten_times_a_minute(node: tuple[str, str]) -> No
     headers = {"Content-Type": "application/json"}
     found = [ask(node[0], "POST", "/platform/login", body, **headers)[0] for _ in range(11)]
     assert found == [401] * 10 + [429]
-
-
-def test_failures_are_forgotten_after_a_minute_and_counted_in_bounded_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("odf_sync.access.rate_limits.MAX_CALLERS", 3)
-    now = [0.0]
-    failed = FailedLogins(2, lambda: now[0])
-    for key in ("a", "a", "b", "c"):
-        failed.note(key)
-    assert failed.wait_seconds("a") == WINDOW_SECONDS
-    assert failed.wait_seconds("b") == failed.wait_seconds("d") == 0
-    failed.note("d")
-    failed.note("e")
-    assert failed.wait_seconds("f") == WINDOW_SECONDS, "those that are not remembered are counted together"
-    now[0] = WINDOW_SECONDS
-    assert failed.wait_seconds("a") == failed.wait_seconds("g") == 0
-    failed.note("a")
-    assert failed.wait_seconds("a") == 0, "the older of the two is forgotten"
-    now[0] += 1
-    failed.note("a")
-    assert failed.wait_seconds("a") == WINDOW_SECONDS - 1

@@ -1,13 +1,11 @@
 """Pulls and pushes at a time, and pulls that replace a chain."""
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
@@ -22,10 +20,11 @@ from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_sync import grpc_servicer
 from odf_sync.grpc_servicer import Servicer
 from odf_sync.http import smart_routes
-from odf_sync.smart.message_json import encode
-from odf_sync.smart.messages import VERSION, VERSION_HEADER, DownloadsRequest, MetadataRequest, PullRequest
+from odf_sync.smart.messages import DownloadsRequest, MetadataRequest, PullRequest
 from odf_sync.transfer.local_copy import Step
 from odf_sync.transfer.remote_chain import ChainsDiverged, LocalAhead
+
+from .raw_client import Client
 
 ORDERS, CITIES = a_dataset("orders"), a_dataset("cities")
 
@@ -40,67 +39,25 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyncNode:
     return node
 
 
-class Client:
-    """A client in raw frames, whose mask is zero."""
-
-    def __init__(self, base: str, path: str) -> None:
-        split = urlsplit(base)
-        assert split.hostname is not None
-        self.socket = socket.create_connection((split.hostname, split.port or 80), timeout=20)
-        lines = (
-            f"GET {path} HTTP/1.1",
-            f"Host: {split.netloc}",
-            "Connection: Upgrade",
-            "Upgrade: websocket",
-            "Sec-WebSocket-Version: 13",
-            "Sec-WebSocket-Key: bm9uY2Vub25jZW5vbmNlbg==",
-            f"{VERSION_HEADER}: {VERSION}",
-        )
-        self.socket.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
-        self._file = self.socket.makefile("rb")
-
-    def close(self) -> None:
-        self._file.close()
-        self.socket.close()
-
-    def status(self) -> int:
-        status = int(self._file.readline().split()[1])
-        while self._file.readline() != b"\r\n":
-            pass
-        return status
-
-    def send(self, message: PullRequest | MetadataRequest | DownloadsRequest) -> bytes:
-        """Return the answer."""
-        text = encode(message).encode()
-        self.socket.sendall(bytes([0x81, 0x80 | 126]) + len(text).to_bytes(2) + bytes(4) + text)
-        return self.receive()
-
-    def receive(self) -> bytes:
-        """Return the payload of the next frame."""
-        short = self._file.read(2)[1]
-        size = short if short < 126 else int.from_bytes(self._file.read(2))
-        return self._file.read(size)
-
-
 @contextmanager
 def pulling(base: str, count: int) -> Iterator[list[Client]]:
     """Yield clients that have the blocks, in the order in which they have waited since."""
     with ExitStack() as stack:
         clients = []
         for _ in range(count):
-            client = Client(base, "/cities/pull")
-            stack.enter_context(closing(client))
-            assert client.status() == 101
+            client = Client(base, path="/cities/pull")
+            stack.enter_context(closing(client.socket))
+            assert client.status == 101
             for message in (PullRequest(force_update_if_diverged=False), MetadataRequest()):
-                client.send(message)
+                client.ask(message)
             clients.append(client)
         yield clients
 
 
 def next_status(base: str, action: str = "pull") -> int:
-    client = Client(base, f"/cities/{action}")
-    with closing(client):
-        return client.status()
+    client = Client(base, path=f"/cities/{action}")
+    client.socket.close()
+    return client.status
 
 
 def test_pulls_keep_their_places_and_free_them_at_their_end(node: SyncNode) -> None:
@@ -109,7 +66,7 @@ def test_pulls_keep_their_places_and_free_them_at_their_end(node: SyncNode) -> N
             assert next_status(base) == 503
             assert next_status(base, "push") == 101, "readers leave room for those who may write"
             for client in clients:
-                assert b"object_transfer_strategies" in client.send(DownloadsRequest(object_files=()))
+                assert b"object_transfer_strategies" in client.ask(DownloadsRequest(object_files=()))
         deadline = time.monotonic() + 20
         while next_status(base) == 503:
             assert time.monotonic() < deadline
@@ -124,8 +81,10 @@ def test_all_callers_together_have_a_limit(node: SyncNode, monkeypatch: pytest.M
 
 def test_pushes_keep_their_places(node: SyncNode) -> None:
     with node.served() as base, ExitStack() as stack:
-        pushes = [stack.enter_context(closing(Client(base, "/cities/push"))) for _ in range(PLACES)]
-        assert [client.status() for client in pushes] == [101] * PLACES
+        pushes = [Client(base, path="/cities/push") for _ in range(PLACES)]
+        for client in pushes:
+            stack.enter_context(closing(client.socket))
+        assert [client.status for client in pushes] == [101] * PLACES
         assert next_status(base, "push") == 503
 
 

@@ -139,7 +139,7 @@ def test_pushes_of_large_chains_share_the_memory_and_the_disk_of_an_account(serv
 
 
 def test_many_blocks_without_bytes_take_little_memory_each(server: Server) -> None:
-    blocks = [first_block(), *((a_hash(str(number)), b"") for number in range(100_000))]
+    blocks = [first_block(), *((a_hash(str(number)), b"") for number in range(40_000))]
     archive, plan = packed(blocks), plan_of(blocks)
     before = server.forget_peak()
     with announced(server.url, "many", plan) as connection:

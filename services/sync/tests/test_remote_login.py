@@ -41,6 +41,7 @@ from odf_sync.access.remote_login import (
     require_encrypted,
 )
 from odf_sync.access.rules import Action, Role
+from odf_sync.http import account_routes
 from odf_sync.http.account_routes import AccountRoutes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import Endpoint, application
@@ -108,7 +109,8 @@ def test_a_login_by_password_is_stored_and_grants_access_to_private_datasets(her
         here.stub.LogOut(pb.LogOutRequest(url=here.there))
 
 
-def test_a_login_in_a_browser_waits_for_the_user(here: Here) -> None:
+def test_a_login_in_a_browser_waits_for_the_user(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(account_routes, "INTERVAL_SECONDS", 1)
     import urllib.parse
     import urllib.request
 

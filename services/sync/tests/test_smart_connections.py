@@ -24,8 +24,8 @@ from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH, End, ProtocolViolated, Side, TransferRefused
 from odf_sync.smart.message_json import encode
 from odf_sync.smart.messages import (
-    CONTINUES,
     CONTINUES_HEADER,
+    YES,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -99,7 +99,6 @@ def test_a_connection_that_the_server_never_closes_is_abandoned(
 ) -> None:
     """Its pings repeatedly restart aiohttp's timeout for the close frame."""
     monkeypatch.setattr(smart_connection, "CLOSE_SECONDS", 0.4)
-    monkeypatch.setattr(smart_connection, "CLOSED_SECONDS", 0.8)
     is_left = threading.Event()
 
     async def ping(request: web.Request) -> web.WebSocketResponse:
@@ -119,7 +118,7 @@ def test_a_connection_that_the_server_never_closes_is_abandoned(
         with connect(f"{base}/push", PUSH, {}) as connection:
             if is_asked:
                 assert connection.poll(0.01) is None
-            connection.close(b"done")
+            connection.close(b"done", 0.8)
         assert time.monotonic() - begun < 5
         assert is_left.wait(10)
 
@@ -149,7 +148,7 @@ class PatientServer:
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
-        socket.headers[CONTINUES_HEADER] = CONTINUES
+        socket.headers[CONTINUES_HEADER] = YES
         await socket.prepare(request)
         for _ in range(MESSAGES):
             await socket.receive_str()

@@ -284,17 +284,6 @@ def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
     assert file.closed
 
 
-def test_spooled_blocks_are_as_received() -> None:
-    given = {HEAD: b"first", OTHER: b"", a_hash("third"): b"third"}
-    blocks = [(name, [raw[:3], raw[3:]], b"signed") for name, raw in given.items()]
-    with SpooledBlocks(BytesIO(), blocks) as found:
-        assert found.largest == 5
-        assert list(found.items()) == list(given.items())
-        assert len(found) == 3
-        with pytest.raises(KeyError):
-            found[a_hash("none")]
-
-
 def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
     batch = BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
     with pytest.raises(InvalidInput, match=f"archive {HEAD} was not sent"):

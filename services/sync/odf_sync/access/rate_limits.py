@@ -70,26 +70,30 @@ def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]
 
 
 class Shares:
-    """Limits on the pieces of work in progress, of all callers and of each; for one thread."""
+    """Limits on the work in progress, of all callers and of each; for one thread."""
 
     def __init__(self, *, most: int, of_caller: int) -> None:
-        """Allow `most` at a time, `of_caller` of them to each caller."""
+        """Allow work of size `most` at a time, `of_caller` of it to each caller, or one piece alone of any size."""
         self._most = most
         self._of_caller = of_caller
         self._counts: Tally[Hashable] = Tally()
 
+    def has_room(self, caller: Hashable, size: int = 1) -> bool:
+        """Return whether there is room for another piece of work."""
+        total, of_caller = self._counts.total(), self._counts[caller]
+        return not total or (total + size <= self._most and of_caller + size <= self._of_caller)
+
     @contextmanager
-    def acquire(self, caller: Hashable) -> Iterator[bool]:
+    def acquire(self, caller: Hashable, size: int = 1) -> Iterator[bool]:
         """Yield whether there is room for another piece of work, and count it until the end of the block."""
-        has_room = self._counts.total() < self._most and self._counts[caller] < self._of_caller
-        if not has_room:
+        if not self.has_room(caller, size):
             yield False
             return
-        self._counts[caller] += 1
+        self._counts[caller] += size
         try:
             yield True
         finally:
-            self._counts[caller] -= 1
+            self._counts[caller] -= size
             self._counts += Tally()  # forgets callers without work
 
 

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, M
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from http import HTTPStatus
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from aiohttp import HttpVersion11, hdrs, web
@@ -30,7 +29,6 @@ from odf_sync.access.rules import Action, Caller, Question, decision
 from odf_sync.http.authorization import IS_PROXIED, NO_ACCOUNT, NO_ROUTE, Authorizer, HttpRefusal
 from odf_sync.http.connections import RETRY_AFTER_SECONDS, in_flight
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -375,10 +373,9 @@ class _Judge:
         # Of its own: while requests wait for a store that is silent, others are still decided.
         self._threads = ThreadPoolExecutor(PARALLEL_DECISIONS, thread_name_prefix="decide")
 
-    async def in_thread(self, decide: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def in_thread(self, decide: Callable[..., T], *args: object) -> T:
         """Call `admit`, `require` or `require_again` without holding up the event loop."""
-        call = partial(decide, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, decide, *args)
 
     def admit(self, request: web.Request, endpoint: Endpoint | None) -> None:
         """Note caller and dataset; raises `HttpRefusal`, and other errors if that cannot be decided now."""

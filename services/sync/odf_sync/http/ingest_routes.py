@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 from aiohttp import ClientError, hdrs, web
@@ -142,7 +142,6 @@ class _Compressed:
 log = structlog.stdlib.get_logger(__name__)
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 PUSH_RETRY_AFTER_SECONDS: Final = 1
 # Of pushes that are accepted and not committed yet: the status of the answer by the receipt's code.
@@ -335,9 +334,8 @@ class IngestRoutes:
                 hint="push it in parts, with `odf ingest`, or raise ODF_HTTP_INGEST_MAX_BYTES",
             )
 
-    async def _run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        call = partial(function, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    async def _run(self, function: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
 def _in_json(handler: Handler) -> Handler:

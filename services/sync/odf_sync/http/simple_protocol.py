@@ -46,13 +46,11 @@ from odf_sync.repositories.remote_dataset import (
     frame_block,
 )
 from odf_sync.smart.messages import (
-    DIRECT,
     DIRECT_HEADER,
-    EVERYONE,
     EVERYONE_HEADER,
-    ONLY_SOME,
-    SIGNATURES,
+    NO,
     SIGNATURES_HEADER,
+    YES,
 )
 
 PIECE_BYTES: Final = 256 * 1024  # read from the store, and written to the client, at a time
@@ -328,7 +326,7 @@ class SimpleProtocol:
             # Clients of the other implementation know this text for an unknown reference.
             return _not_found("Internal error")
         answer = web.Response(text=str(head), headers={**ASKED_AGAIN, **offered})
-        answer.headers[EVERYONE_HEADER] = EVERYONE if reads_public_data(request) else ONLY_SOME
+        answer.headers[EVERYONE_HEADER] = YES if reads_public_data(request) else NO
         answer.etag = str(head)
         if any(tag.value in (str(head), "*") for tag in request.if_none_match or ()):
             answer.set_status(304)
@@ -340,9 +338,9 @@ class SimpleProtocol:
         blobs, offered = self._datasets.blobs, {}
         head = self._datasets.refs.head(dataset)
         if next(blobs.names(dataset, ObjectKind.SIGNATURE), None) is not None:
-            offered[SIGNATURES_HEADER] = SIGNATURES
+            offered[SIGNATURES_HEADER] = YES
         if head is not None and blobs.download_url(dataset, ObjectKind.BLOCK, head) is not None:
-            offered[DIRECT_HEADER] = DIRECT
+            offered[DIRECT_HEADER] = YES
         return head, offered
 
     async def _signature(self, request: web.Request) -> web.Response:

@@ -51,14 +51,12 @@ from odf_sync.smart.exchange import (
     close_reason,
 )
 from odf_sync.smart.messages import (
-    CHOSEN,
     CHOSEN_HEADER,
-    CONTINUES,
     CONTINUES_HEADER,
-    SIGNATURES,
     SIGNATURES_HEADER,
     VERSION,
     VERSION_HEADER,
+    YES,
     DatasetVisibility,
     Internal,
     Phase,
@@ -174,9 +172,9 @@ class SmartProtocol:
 
     def _offer_headers(self, caller: Caller) -> dict[str, str]:
         """Return the headers that say what a push may use."""
-        offered = {CONTINUES_HEADER: CONTINUES, SIGNATURES_HEADER: SIGNATURES}
+        offered = {CONTINUES_HEADER: YES, SIGNATURES_HEADER: YES}
         if self._authorizer.keeps_private(caller):
-            offered[CHOSEN_HEADER] = CHOSEN
+            offered[CHOSEN_HEADER] = YES
         return offered
 
     def _creating(
@@ -184,7 +182,7 @@ class SmartProtocol:
     ) -> AbstractContextManager[str]:
         wanted = access_rules.Visibility(visibility.value.lower())
         is_kept = self._authorizer.keeps_private(caller_of(request))
-        is_chosen = is_kept and request.headers.get(CHOSEN_HEADER) == CHOSEN
+        is_chosen = is_kept and request.headers.get(CHOSEN_HEADER) == YES
         return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
     async def _upgrade(

@@ -38,12 +38,10 @@ from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, NodeSession, connect, received_blocks
 from odf_sync.smart.exchange import PULL
 from odf_sync.smart.messages import (
-    DIRECT,
     DIRECT_HEADER,
-    EVERYONE,
     EVERYONE_HEADER,
-    SIGNATURES,
     SIGNATURES_HEADER,
+    YES,
     PullAccepted,
     PullRequest,
     TransferUrl,
@@ -182,10 +180,10 @@ class HttpDataset:
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
         self.sends_packs = headers.get(PACKS_HEADER) == PACK_VERSION
-        self.gives_urls = headers.get(DIRECT_HEADER) == DIRECT
+        self.gives_urls = headers.get(DIRECT_HEADER) == YES
         said = headers.get(EVERYONE_HEADER)
-        self.is_public = None if said is None else said == EVERYONE
-        self._sends_signatures = headers.get(SIGNATURES_HEADER) == SIGNATURES
+        self.is_public = None if said is None else said == YES
+        self._sends_signatures = headers.get(SIGNATURES_HEADER) == YES
         try:
             return Multihash.parse(text.decode())
         except (UnicodeDecodeError, InvalidInput) as error:

@@ -8,7 +8,6 @@ import asyncio
 import math
 import os
 import struct
-from collections import Counter as Tally
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +17,7 @@ from typing import BinaryIO, Final, NoReturn, TypeVar
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, Pace
+from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, Pace, Shares
 from odf_sync.smart.archive import pieces_of
 from odf_sync.smart.exchange import (
     CLOSE_OK,
@@ -348,11 +347,10 @@ class LargeMessages:
 
         Messages of up to `small` bytes are not counted; others are refused if they wait too long.
         """
-        self._most = most
+        self._shares = Shares(most=most, of_caller=most // 2)
         self._wait_seconds = wait_seconds
         self._small = small
         self._refusal = refusal
-        self._reserved: Tally[Hashable] = Tally()
         self._changed: asyncio.Condition | None = None
 
     @asynccontextmanager
@@ -365,19 +363,12 @@ class LargeMessages:
         async with changed:
             try:
                 async with asyncio.timeout(self._wait_seconds):
-                    await changed.wait_for(lambda: self._has_room(size, caller))
+                    await changed.wait_for(lambda: self._shares.has_room(caller, size))
             except TimeoutError as error:
                 raise TransferRefused(fault=self._refusal) from error
-            self._reserved[caller] += size
         try:
-            yield
+            with self._shares.acquire(caller, size):  # no other task has run since there was room
+                yield
         finally:
             async with changed:
-                self._reserved[caller] -= size
-                self._reserved += Tally()  # forgets callers without messages
                 changed.notify_all()
-
-    def _has_room(self, size: int, caller: Hashable) -> bool:
-        in_all, of_caller = self._reserved.total(), self._reserved[caller]
-        # A message that is larger than all the room is received alone, else it would wait forever.
-        return not in_all or (in_all + size <= self._most and of_caller + size <= self._most // 2)

@@ -22,14 +22,12 @@ from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, COUNTED_BYTES, read_archi
 from odf_sync.smart.channel import SMALL_BYTES, Channel, PeerClosed, message_bytes, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
 from odf_sync.smart.messages import (
-    CHOSEN,
     CHOSEN_HEADER,
-    CONTINUES,
     CONTINUES_HEADER,
-    SIGNATURES,
     SIGNATURES_HEADER,
     VERSION,
     VERSION_HEADER,
+    YES,
     DownloadsRequest,
     Message,
     MetadataReply,
@@ -137,11 +135,11 @@ class Connection:
         limited: LimitedConnection | None = None,
     ) -> None:
         """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
-        self.continues_uploads = answer.get(CONTINUES_HEADER) == CONTINUES
+        self.continues_uploads = answer.get(CONTINUES_HEADER) == YES
         """Whether the server continues uploads that were interrupted, and takes archives of blocks by upload."""
-        self.takes_signatures = answer.get(SIGNATURES_HEADER) == SIGNATURES
+        self.takes_signatures = answer.get(SIGNATURES_HEADER) == YES
         """Whether the server takes signatures in archives of blocks."""
-        self.keeps_visibility = answer.get(CHOSEN_HEADER) == CHOSEN
+        self.keeps_visibility = answer.get(CHOSEN_HEADER) == YES
         """Whether a new dataset gets the visibility that was chosen, even if the server is single-tenant."""
         self._runner = runner
         self._channel = channel

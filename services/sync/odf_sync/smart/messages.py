@@ -20,25 +20,20 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 VERSION_HEADER: Final = "x-odf-smtp-version"
 VERSION: Final = 1
+YES, NO = "1", "0"  # values of the headers below
 # Of the server's answer to the upgrade for a push: uploads that were interrupted are continued, even of archives of
 # blocks.
 CONTINUES_HEADER: Final = "odf-continued-uploads"
-CONTINUES: Final = "1"
 # Of the server's answer to `refs/head`: it has signatures of the dataset's blocks, and sends them in packs. Of its
 # answer to the upgrade for a push: it takes signatures, in the archive of blocks.
 SIGNATURES_HEADER: Final = "odf-block-signatures"
-SIGNATURES: Final = "1"
 # Of a client's request for a push: the visibility of a new dataset was chosen, and is not a default. Of the server's
 # answer: a new dataset gets it, on a single-tenant node too.
 CHOSEN_HEADER: Final = "odf-chosen-visibility"
-CHOSEN: Final = "1"
 # Of the server's answer to `refs/head`: whether everyone may read the dataset.
 EVERYONE_HEADER: Final = "odf-public"
-EVERYONE: Final = "1"
-ONLY_SOME: Final = "0"
 # Of the server's answer to `refs/head`: the URLs that an exchange gives for objects are those of the server's bucket.
 DIRECT_HEADER: Final = "odf-direct-downloads"
-DIRECT: Final = "1"
 # Objects in one list: with URLs that are signed, of up to 3 KiB, the answer has 16 MiB, which `message_json` reads.
 LISTED: Final = 5_000
 EXTENSION: Final[Mapping[str, bool]] = {"extension": True}  # of a field that is not in the specification

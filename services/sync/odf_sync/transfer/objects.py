@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -240,23 +240,17 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
 
 
 def _differs(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
-    return ObjectDiffers(
-        object=f"{obj.kind}/{obj.name}",
-        block=str(obj.block),
-        sequence_number=obj.sequence_number,
-        actual=actual,
-        repository=source,
-    )
+    return ObjectDiffers(actual=actual, repository=source, **_declaration(obj))
 
 
 def _refusal(source: str, obj: RemoteObject, why: str) -> RecordsRefused:
-    return RecordsRefused(
-        object=f"{obj.kind}/{obj.name}",
-        block=str(obj.block),
-        sequence_number=obj.sequence_number,
-        repository=source,
-        why=why,
-    )
+    return RecordsRefused(why=why, repository=source, **_declaration(obj))
+
+
+def _declaration(obj: RemoteObject) -> dict[str, Any]:
+    """Return the facts of an error about an object: its name, and the block that declares it."""
+    number = obj.sequence_number
+    return {"object": f"{obj.kind}/{obj.name}", "block": str(obj.block), "sequence_number": number}
 
 
 PARALLEL_DOWNLOADS: Final = 8  # objects at a time

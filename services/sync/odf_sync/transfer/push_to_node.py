@@ -31,9 +31,9 @@ from odf_sync.smart.channel import (
 from odf_sync.smart.connection import CLOSED_SECONDS, Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
 from odf_sync.smart.messages import (
-    CHOSEN,
     CHOSEN_HEADER,
     LISTED,
+    YES,
     BlocksAccepted,
     BlocksBatch,
     CompleteRequest,
@@ -136,7 +136,7 @@ def _send_part(
 ) -> Generator[Step, None, TransferPlan]:
     headers = authorization(source.token)
     if request.is_chosen:
-        headers[CHOSEN_HEADER] = CHOSEN
+        headers[CHOSEN_HEADER] = YES
     is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
     with ExitStack() as stack:
         try:

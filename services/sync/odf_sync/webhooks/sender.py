@@ -14,9 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from functools import partial
 from http import HTTPStatus
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
 
 import aiohttp
 import structlog
@@ -41,7 +40,6 @@ SUCCESS: Final = range(200, 300)
 REDIRECTS: Final = range(300, 400)
 HEADERS: Final = {"User-Agent": "odf", "Accept": "*/*", "Accept-Encoding": "identity"}
 
-P = ParamSpec("P")
 T = TypeVar("T")
 Tasks = dict[str, asyncio.Task[None]]
 
@@ -151,9 +149,8 @@ class WebhookSender:
             is_unwanted=status == HTTPStatus.GONE,
         )
 
-    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        bound = partial(call, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, bound)
+    async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
