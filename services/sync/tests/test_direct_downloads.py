@@ -11,6 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
@@ -41,18 +42,9 @@ from odf_sync.repositories import smart_dataset
 from odf_sync.repositories.http_dataset import UnexpectedStatus, UrlExpired
 from odf_sync.repositories.smart_dataset import SmartDataset
 from odf_sync.smart import connection as smart_connection
+from odf_sync.smart import messages as msg
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import Connection, connect
-from odf_sync.smart.messages import (
-    DownloadsReply,
-    Message,
-    ObjectFile,
-    ObjectType,
-    PushStrategy,
-    TransferUrl,
-    Upload,
-    UploadsReply,
-)
 from odf_sync.transfer import push_to_node
 from odf_sync.transfer.push_source import Uploader
 
@@ -298,8 +290,8 @@ def test_objects_are_read_without_the_exchange_if_it_has_ended(
     there, here = node_in_bucket(tmp_path / "there", server, is_direct=True), puller(tmp_path / "here")
     expect = Connection.expect
 
-    def ended(connection: Connection, kind: type[Message]) -> Message:
-        if kind is DownloadsReply:
+    def ended(connection: Connection, kind: type[msg.Message]) -> msg.Message:
+        if kind is msg.DownloadsReply:
             raise PeerClosed(close_code=1013, reason="idle")
         return expect(connection, kind)
 
@@ -328,7 +320,7 @@ def test_a_presigned_url_opens_one_object_of_a_private_bucket(tmp_path: Path, se
         refused.value.close()
 
 
-def download_of(node: SyncNode) -> TransferUrl:
+def download_of(node: SyncNode) -> msg.TransferUrl:
     """Return where a client with a token is told to fetch an object."""
     entry, head = node.catalog.by_alias("cities"), node.head("cities")
     assert entry is not None
@@ -343,7 +335,7 @@ def download_of(node: SyncNode) -> TransferUrl:
     )
     (name, _) = node.blobs.names(entry.dataset_id, ObjectKind.DATA)
     size = node.blobs.size(entry.dataset_id, ObjectKind.DATA, name)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=size)
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=size)
     return _location(source, request, file)
 
 
@@ -374,20 +366,21 @@ SENT_NAME = physical_hash_of(SENT)
 
 
 @pytest.mark.parametrize("limit", [("EXPIRING_LISTED", 1), ("EXPIRING_BYTES", 1)])
-@pytest.mark.parametrize(("continues", "lists"), [("1", 1), ("no node does", 3)])
+@pytest.mark.parametrize(("continues", "lists"), [(msg.CONTINUES_HEADER, 1), ("no node sends it", 3)])
 def test_a_node_of_another_kind_is_sent_short_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int], continues: str, lists: int
 ) -> None:
     monkeypatch.setattr(push_to_node, *limit)
-    monkeypatch.setattr(smart_connection, "CONTINUES", continues)
+    names = vars(msg) | {"CONTINUES_HEADER": continues}
+    monkeypatch.setattr(smart_connection, "msg", SimpleNamespace(**names))
     here, there = SyncNode(tmp_path / "here"), SyncNode(tmp_path / "there")
     here.add_cities(["Kyiv", "Osaka"], ["Quito"], ["Accra", "Turin", "Lima"])
     asked: list[int] = []
     uploads = PushTarget.uploads
 
     def noted(
-        target: PushTarget, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
-    ) -> UploadsReply:
+        target: PushTarget, request: web.Request, dataset: DatasetId, files: tuple[msg.ObjectFile, ...]
+    ) -> msg.UploadsReply:
         asked.append(len(files))
         return uploads(target, request, dataset, files)
 
@@ -402,7 +395,7 @@ def test_a_node_of_another_kind_is_sent_short_lists(
 def test_a_list_has_so_many_objects_and_bytes() -> None:
     def sizes_in(*sizes: int) -> list[list[int]]:
         files = [
-            ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash(str(size)), size=size)
+            msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash(str(size)), size=size)
             for size in sizes
         ]
         return [[file.size for file in part] for part in push_to_node._lists(files, may_expire=True)]
@@ -424,17 +417,17 @@ def refusing() -> web.Application:
     return app
 
 
-def pull(url: str, given: TransferUrl) -> None:
+def pull(url: str, given: msg.TransferUrl) -> None:
     there = SmartDataset(f"odf+{url}/cities", None, LOOPBACK)
     there._urls[ObjectKind.DATA, SENT_NAME] = given
     there.fetch(ObjectKind.DATA, SENT_NAME, BytesIO(), 100)
 
 
-def push(url: str, given: TransferUrl) -> None:
+def push(url: str, given: msg.TransferUrl) -> None:
     blobs, dataset = MemoryBlobStore(MemoryRefStore()), a_dataset()
     blobs.put(dataset, ObjectKind.DATA, SENT_NAME, SENT)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=SENT_NAME, size=len(SENT))
-    upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=given)
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=SENT_NAME, size=len(SENT))
+    upload = msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=given)
     Uploader(blobs, dataset, f"{url}/cities", LOOPBACK).send(upload)
 
 
@@ -450,10 +443,10 @@ def push(url: str, given: TransferUrl) -> None:
     ],
 )
 def test_an_object_whose_url_has_expired_says_so_if_the_node_does_not_take_or_send_it(
-    transfer: Callable[[str, TransferUrl], None], expires_at: str | None, error: type[OdfError]
+    transfer: Callable[[str, msg.TransferUrl], None], expires_at: str | None, error: type[OdfError]
 ) -> None:
     with running(refusing()) as url, running(refusing()) as store, pytest.raises(error) as refused:
-        transfer(url, TransferUrl(url=f"{store}/object?signature=secret", expires_at=expires_at))
+        transfer(url, msg.TransferUrl(url=f"{store}/object?signature=secret", expires_at=expires_at))
     if error is UrlExpired:
         assert str(refused.value) == f"{store}/object was valid until {PAST}, and the transfer took longer"
         assert "again" in refused.value.advice()

@@ -18,6 +18,7 @@ from odf_common.errors import Damaged, InvalidInput, StorageUnavailable, Unavail
 from odf_sync.http.smart_routes import FAULT_SECONDS, _run
 from odf_sync.repositories.http_dataset import UnexpectedStatus
 from odf_sync.smart import channel as channel_module
+from odf_sync.smart import messages as msg
 from odf_sync.smart.channel import SMALL_BYTES, Channel, PeerClosed, _TextFrames, message_bytes
 from odf_sync.smart.connection import (
     LISTED_BYTES,
@@ -39,30 +40,13 @@ from odf_sync.smart.exchange import (
     TransferRefused,
 )
 from odf_sync.smart.message_json import encode
-from odf_sync.smart.messages import (
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    DownloadsReply,
-    DownloadsRequest,
-    MetadataReply,
-    ObjectFile,
-    ObjectType,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushRequest,
-    SeedBlockOverwriteRestricted,
-    TransferPlan,
-    UploadsRequest,
-)
 
 MIB = 1024**2
-PLAN = TransferPlan(num_blocks=1, bytes_in_raw_blocks=600)
-ACCEPTED = encode(PullAccepted(transfer_plan=PLAN))
-PULLING = PullRequest(force_update_if_diverged=False)
-BLOCKS = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"")))
-FILE = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+PLAN = msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=600)
+ACCEPTED = encode(msg.PullAccepted(transfer_plan=PLAN))
+PULLING = msg.PullRequest(force_update_if_diverged=False)
+BLOCKS = encode(msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=1, payload=b"")))
+FILE = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
 PIECE = b" " * 65536
 
 
@@ -104,26 +88,26 @@ def test_the_blocks_of_a_pull_are_no_longer_than_its_plan_allows() -> None:
     server = Server((ACCEPTED, 0), (BLOCKS, 200 * MIB))
     with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
-        connection.expect(PullAccepted)
+        connection.expect(msg.PullAccepted)
         with pytest.raises(ProtocolViolated, match="more than 8388608 bytes"):
             received_blocks(connection, PLAN)
     assert server.sent < 60 * MIB, "sockets hold some"
 
 
 def test_the_blocks_of_a_pull_may_be_as_long_as_its_plan_allows() -> None:
-    plan = TransferPlan(num_blocks=1, bytes_in_raw_blocks=3 * MIB)
-    server = Server((encode(PullAccepted(transfer_plan=plan)), 0), (BLOCKS, message_bytes(plan)))
+    plan = msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=3 * MIB)
+    server = Server((encode(msg.PullAccepted(transfer_plan=plan)), 0), (BLOCKS, message_bytes(plan)))
     with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
-        planned = connection.expect(PullAccepted).transfer_plan
+        planned = connection.expect(msg.PullAccepted).transfer_plan
         with pytest.raises(InvalidInput, match="0 blocks, but 1 announced"):
             received_blocks(connection, planned)
 
 
 @pytest.mark.parametrize("is_push", [False, True])
 def test_before_blocks_only_small_messages_are_taken(*, is_push: bool) -> None:
-    server = Server((encode(PushAccepted()) if is_push else ACCEPTED, 200 * MIB))
-    table, kind = (PUSH, PushAccepted) if is_push else (PULL, PullAccepted)
+    server = Server((encode(msg.PushAccepted()) if is_push else ACCEPTED, 200 * MIB))
+    table, kind = (PUSH, msg.PushAccepted) if is_push else (PULL, msg.PullAccepted)
     with running(server.app) as base, connect(f"{base}/x", table, {}) as connection:
         connection.send(a_push() if is_push else PULLING)
         with pytest.raises(ProtocolViolated, match=f"more than {SMALL_BYTES} bytes"):
@@ -131,11 +115,11 @@ def test_before_blocks_only_small_messages_are_taken(*, is_push: bool) -> None:
     assert server.sent < 60 * MIB
 
 
-def a_push() -> PushRequest:
-    return PushRequest(
+def a_push() -> msg.PushRequest:
+    return msg.PushRequest(
         transfer_plan=PLAN,
         force_update_if_diverged=False,
-        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+        visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
     )
 
 
@@ -143,27 +127,27 @@ def a_push() -> PushRequest:
 def test_where_objects_are_may_take_more_bytes_the_more_objects_were_listed(
     blanks: int, *, is_taken: bool
 ) -> None:
-    reply = encode(DownloadsReply(object_transfer_strategies=()))
+    reply = encode(msg.DownloadsReply(object_transfer_strategies=()))
     server = Server((ACCEPTED, 0), (BLOCKS, 0), (reply, blanks))
     files = (FILE,) * (8 * MIB // LISTED_BYTES)
     with running(server.app) as base, connect(f"{base}/pull", PULL, {}) as connection:
         connection.send(PULLING)
-        connection.expect(PullAccepted)
+        connection.expect(msg.PullAccepted)
         with pytest.raises(InvalidInput, match="0 blocks, but 1 announced"):
             received_blocks(connection, PLAN)
-        connection.send(DownloadsRequest(object_files=files))
+        connection.send(msg.DownloadsRequest(object_files=files))
         if is_taken:
-            connection.expect(DownloadsReply)
+            connection.expect(msg.DownloadsReply)
         else:
             with pytest.raises(ProtocolViolated, match="more than 12582912 bytes"):
-                connection.expect(DownloadsReply)
+                connection.expect(msg.DownloadsReply)
 
 
 def test_the_answer_to_a_list_may_have_more_bytes_than_others() -> None:
     files = (FILE,) * 3
-    assert answer_bytes(CompleteRequest()) == SMALL_BYTES
-    assert answer_bytes(DownloadsRequest(object_files=files)) == SMALL_BYTES + 3 * LISTED_BYTES
-    listed = UploadsRequest(object_files=files, is_truncated=True)
+    assert answer_bytes(msg.CompleteRequest()) == SMALL_BYTES
+    assert answer_bytes(msg.DownloadsRequest(object_files=files)) == SMALL_BYTES + 3 * LISTED_BYTES
+    listed = msg.UploadsRequest(object_files=files, is_truncated=True)
     assert answer_bytes(listed) == SMALL_BYTES + 3 * LISTED_BYTES
 
 
@@ -409,7 +393,7 @@ def test_a_client_that_has_closed_gets_its_own_frame_back() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (TransferRefused(fault=SeedBlockOverwriteRestricted()), "SeedBlockOverwriteRestricted"),
+        (TransferRefused(fault=msg.SeedBlockOverwriteRestricted()), "SeedBlockOverwriteRestricted"),
         (Unavailable(what="the coordinator", why="secret"), "the coordinator cannot be reached"),
         (UnexpectedStatus(what="secret", status=500), "the node cannot reach its store; try again"),
         (StorageUnavailable(file="secret", why="secret"), "the node cannot reach its store; try again"),

@@ -19,6 +19,7 @@ from odf_testing.measured_server import Server, measured
 
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import channel
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive
 from odf_sync.smart.channel import (
     MAX_MESSAGE_BYTES,
@@ -31,26 +32,6 @@ from odf_sync.smart.channel import (
 from odf_sync.smart.connection import MAX_RECEIVED_MESSAGE_BYTES, Connection, connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    BlocksBatch,
-    DatasetVisibility,
-    DownloadsReply,
-    DownloadsRequest,
-    MetadataReply,
-    MetadataRequest,
-    NewBlocks,
-    ObjectFile,
-    ObjectType,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushRequest,
-    TransferPlan,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-)
 
 from .raw_client import TEXT, Client, frame
 
@@ -90,15 +71,15 @@ def running(home: Path, *, grace_seconds: float, listed: int) -> Iterator[Server
         yield server
 
 
-def a_request(plan: TransferPlan) -> PushRequest:
-    return PushRequest(
+def a_request(plan: msg.TransferPlan) -> msg.PushRequest:
+    return msg.PushRequest(
         transfer_plan=plan,
         force_update_if_diverged=False,
-        visibility_for_created_dataset=DatasetVisibility.PUBLIC,
+        visibility_for_created_dataset=msg.DatasetVisibility.PUBLIC,
     )
 
 
-def blocks_of_a_push(raw_bytes: int = RAW_BYTES, count: int = 1) -> tuple[TransferPlan, bytes]:
+def blocks_of_a_push(raw_bytes: int = RAW_BYTES, count: int = 1) -> tuple[msg.TransferPlan, bytes]:
     """Return plan and archive of a chain's first block, and of `count` others, whose bytes do not compress."""
     first = a_chain(a_seed(dataset=a_dataset("new"))).blocks[0]
     numbers = random.Random(15)
@@ -106,12 +87,12 @@ def blocks_of_a_push(raw_bytes: int = RAW_BYTES, count: int = 1) -> tuple[Transf
     out = BytesIO()
     write_archive([(first.hash, first.raw), *((physical_hash_of(one), one) for one in contents)], out)
     size = len(first.raw) + count * raw_bytes
-    return TransferPlan(num_blocks=1 + count, bytes_in_raw_blocks=size), out.getvalue()
+    return msg.TransferPlan(num_blocks=1 + count, bytes_in_raw_blocks=size), out.getvalue()
 
 
 def send_blocks(connection: Connection, archive: bytes) -> None:
-    connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=archive)))
-    connection.expect(BlocksAccepted)
+    connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=2, payload=archive)))
+    connection.expect(msg.BlocksAccepted)
 
 
 def test_pushes_of_many_callers_wait_for_each_other_and_are_held_in_files(server: Server) -> None:
@@ -120,7 +101,7 @@ def test_pushes_of_many_callers_wait_for_each_other_and_are_held_in_files(server
     def push(number: int) -> None:
         with connect(f"{server.url}/new-{number}/push", PUSH, {}) as connection:
             connection.send(a_request(plan))
-            connection.expect(PushAccepted)
+            connection.expect(msg.PushAccepted)
             send_blocks(connection, archive)
             arrived.append(number)
             while len(arrived) < PUSHES:  # all are open at the same time
@@ -146,13 +127,15 @@ def test_a_push_of_more_blocks_than_a_message_could_have_uncompressed_is_held_in
     ]
     out = BytesIO()
     write_archive(blocks, out)
-    plan = TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
+    plan = msg.TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
     before = server.forget_peak()
     with connect(f"{server.url}/long/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=len(blocks), payload=out.getvalue())))
-        connection.expect(BlocksAccepted)
+        connection.expect(msg.PushAccepted)
+        connection.send(
+            msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=len(blocks), payload=out.getvalue()))
+        )
+        connection.expect(msg.BlocksAccepted)
     assert server.peak() - before < 50 * MIB
 
 
@@ -160,8 +143,8 @@ def test_a_client_that_sends_more_than_it_has_announced_is_disconnected(server: 
     _, archive = blocks_of_a_push()
     before = server.forget_peak()
     with connect(f"{server.url}/liar/push", PUSH, {}) as connection:
-        connection.send(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=100)))
-        connection.expect(PushAccepted)
+        connection.send(a_request(msg.TransferPlan(num_blocks=2, bytes_in_raw_blocks=100)))
+        connection.expect(msg.PushAccepted)
         with pytest.raises(PeerClosed):
             send_blocks(connection, archive * 2)
     assert server.peak() - before < 40 * MIB
@@ -176,14 +159,14 @@ def test_blocks_that_do_not_fit_into_a_message_are_taken_as_an_archive_only(serv
     before = server.forget_peak()
     with connect(f"{server.url}/uploaded/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         name = physical_hash_of(archive)
         with closing(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=BUSY_SECONDS)) as upload:
             upload.request("PUT", f"/uploaded/archives/{name}", archive)
             assert upload.getresponse().status == 200
-        batch = BlocksBatch(num_blocks=plan.num_blocks, payload=b"", archive=name)
-        connection.send(NewBlocks(new_blocks=batch))
-        connection.expect(BlocksAccepted)
+        batch = msg.BlocksBatch(num_blocks=plan.num_blocks, payload=b"", archive=name)
+        connection.send(msg.NewBlocks(new_blocks=batch))
+        connection.expect(msg.BlocksAccepted)
     assert server.peak() - before < 40 * MIB
 
 
@@ -194,20 +177,20 @@ def pushed_block(server: Server, name: str) -> Iterator[Connection]:
     out = BytesIO()
     write_archive([(first.hash, first.raw)], out)
     with connect(f"{server.url}/{name}/push", PUSH, {}) as connection:
-        connection.send(a_request(TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
-        connection.expect(BlocksAccepted)
+        connection.send(a_request(msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(first.raw))))
+        connection.expect(msg.PushAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=1, payload=out.getvalue())))
+        connection.expect(msg.BlocksAccepted)
         yield connection
 
 
 def test_a_client_that_lists_objects_without_end_is_disconnected(server: Server) -> None:
-    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+    listed = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
 
     def list_many(connection: Connection) -> None:
         many = (listed,) * (LIST_BYTES // 100)
-        connection.send(UploadsRequest(object_files=many, is_truncated=True))
-        connection.expect(UploadsReply)
+        connection.send(msg.UploadsRequest(object_files=many, is_truncated=True))
+        connection.expect(msg.UploadsReply)
 
     with pushed_block(server, "listed") as connection, pytest.raises(PeerClosed):
         list_many(connection)
@@ -220,16 +203,16 @@ def test_a_list_of_objects_may_be_long_after_other_long_ones(
         for _ in range(3):
             with monkeypatch.context() as patch:
                 patch.setattr(channel, "encode", lambda message: encode(message) + " " * (LIST_BYTES // 2))
-                connection.send(UploadsRequest(object_files=(), is_truncated=True))
-            connection.expect(UploadsReply)
-            connection.send(UploadsComplete())
+                connection.send(msg.UploadsRequest(object_files=(), is_truncated=True))
+            connection.expect(msg.UploadsReply)
+            connection.send(msg.UploadsComplete())
 
 
 @contextmanager
 def accepted_push(server: Server, name: str) -> Iterator[socket.socket]:
     """Yield the connection of a client whose plan, of all that the node receives at a time, has been accepted."""
     with upgraded(server, f"/{name}/push") as sock:
-        text = encode(a_request(TransferPlan(num_blocks=2, bytes_in_raw_blocks=MOST))).encode()
+        text = encode(a_request(msg.TransferPlan(num_blocks=2, bytes_in_raw_blocks=MOST))).encode()
         sock.sendall(frame_header(len(text)) + text)
         assert b'{"Ok":{}}' in sock.recv(1000)
         yield sock
@@ -239,7 +222,7 @@ def accepted_push(server: Server, name: str) -> Iterator[socket.socket]:
 def upgraded_pull(server: Server) -> Iterator[socket.socket]:
     """Yield the connection of a client that has all blocks, and lists objects next."""
     with upgraded(server, "/towns/pull") as sock:
-        for message in (PullRequest(force_update_if_diverged=False), MetadataRequest()):
+        for message in (msg.PullRequest(force_update_if_diverged=False), msg.MetadataRequest()):
             text = encode(message).encode()
             sock.sendall(frame_header(len(text)) + text)
             assert sock.recv(10_000)
@@ -264,7 +247,7 @@ def test_a_client_that_sends_no_blocks_soon_makes_room_for_others(impatient: Ser
     with accepted_push(impatient, "silent") as silent:
         with connect(f"{impatient.url}/waiting/push", PUSH, {}) as connection:
             connection.send(a_request(plan))
-            connection.expect(PushAccepted)
+            connection.expect(msg.PushAccepted)
             send_blocks(connection, archive)
         assert b"no byte for" in silent.recv(1000)
 
@@ -300,7 +283,7 @@ def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) 
     name = physical_hash_of(archive)
     with connect(f"{impatient.url}/archived/push", PUSH, {}) as connection:
         connection.send(a_request(plan))
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         with closing(
             http.client.HTTPConnection(urlsplit(impatient.url).netloc, timeout=BUSY_SECONDS)
         ) as upload:
@@ -312,17 +295,17 @@ def test_a_client_that_uploads_its_archive_slowly_is_awaited(impatient: Server) 
                 time.sleep(GRACE_SECONDS / 4)
                 upload.send(archive[start : start + step])
             assert upload.getresponse().status == 200
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=2, payload=b"", archive=name)))
-        connection.expect(BlocksAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=2, payload=b"", archive=name)))
+        connection.expect(msg.BlocksAccepted)
 
 
 def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
     before = server.forget_peak()
     with connect(f"{server.url}/cities/pull", PULL, {}) as connection:
-        connection.send(PullRequest(force_update_if_diverged=False))
-        plan = connection.expect(PullAccepted).transfer_plan
-        connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES))
-        batch = connection.expect(MetadataReply).blocks
+        connection.send(msg.PullRequest(force_update_if_diverged=False))
+        plan = connection.expect(msg.PullAccepted).transfer_plan
+        connection.send(msg.MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES))
+        batch = connection.expect(msg.MetadataReply).blocks
     blocks = dict(read_archive(BytesIO(batch.payload), count=plan.num_blocks))
     assert all(physical_hash_of(raw) == name for name, raw in blocks.items())
     assert len(batch.payload) * 3.5 > PULL_BYTES
@@ -333,27 +316,31 @@ def test_a_pull_needs_little_memory_whatever_the_chain(server: Server) -> None:
 def pulled_blocks(server: Server) -> Iterator[Connection]:
     """Yield the connection of a client that has all blocks, and lists objects next."""
     with connect(f"{server.url}/towns/pull", PULL, {}) as connection:
-        connection.send(PullRequest(force_update_if_diverged=False))
-        connection.expect(PullAccepted)
-        connection.send(MetadataRequest())
-        connection.expect(MetadataReply)
+        connection.send(msg.PullRequest(force_update_if_diverged=False))
+        connection.expect(msg.PullAccepted)
+        connection.send(msg.MetadataRequest())
+        connection.expect(msg.MetadataReply)
         yield connection
 
 
-def a_list(count: int) -> DownloadsRequest:
-    listed = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
-    return DownloadsRequest(object_files=(listed,) * count)
+def a_list(count: int) -> msg.DownloadsRequest:
+    listed = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+    return msg.DownloadsRequest(object_files=(listed,) * count)
 
 
 def test_long_lists_of_many_pulls_wait_for_each_other_and_are_answered_in_parts(server: Server) -> None:
     text = encode(a_list(MANY)).encode()
 
     def pull(_: int) -> int:
-        with upgraded_pull(server) as sock:
-            sock.sendall(frame_header(len(text)) + text)
+        client = Client(server.url, path="/towns/pull")
+        client.socket.settimeout(BUSY_SECONDS)
+        with closing(client.socket):
+            for message in (msg.PullRequest(force_update_if_diverged=False), msg.MetadataRequest()):
+                client.ask(message)
+            client.send(TEXT, text)
             answer = bytearray()
             while not answer.endswith(b"]}"):
-                answer += sock.recv(MIB)
+                answer += client.receive()[1]
             return answer.count(b'"download_from"')
 
     before = server.forget_peak()
@@ -368,10 +355,10 @@ def test_a_pull_that_lists_more_objects_than_the_chain_refers_to_is_refused(impa
         with pulled_blocks(impatient) as connection:
             for count in lists[:-1]:
                 connection.send(a_list(count))
-                assert len(connection.expect(DownloadsReply).object_transfer_strategies) == count
+                assert len(connection.expect(msg.DownloadsReply).object_transfer_strategies) == count
             connection.send(a_list(lists[-1]))
             with pytest.raises(TransferRefused, match="more objects than the chain refers to"):
-                connection.expect(DownloadsReply)
+                connection.expect(msg.DownloadsReply)
 
 
 def test_a_client_whose_long_list_is_refused_may_close_at_once(impatient: Server) -> None:
@@ -393,13 +380,13 @@ def test_a_long_list_of_which_nothing_more_comes_makes_room_for_others(impatient
         silent.sendall(frame_header(8 * MIB) + b" " * (MIB + MIB // 4))
         time.sleep(1.5)  # until its list is received
         waiting.send(a_list(LISTED))
-        assert len(waiting.expect(DownloadsReply).object_transfer_strategies) == LISTED
+        assert len(waiting.expect(msg.DownloadsReply).object_transfer_strategies) == LISTED
         assert b"no byte for" in silent.recv(1000)
 
 
 def test_the_memory_limit_of_a_message_follows_from_its_plan() -> None:
-    assert message_bytes(TransferPlan()) == SMALL_BYTES
-    assert message_bytes(TransferPlan(num_blocks=2**64 - 1)) == MAX_MESSAGE_BYTES
+    assert message_bytes(msg.TransferPlan()) == SMALL_BYTES
+    assert message_bytes(msg.TransferPlan(num_blocks=2**64 - 1)) == MAX_MESSAGE_BYTES
     plan, archive = blocks_of_a_push()
     assert len(numbers(archive)) < message_bytes(plan)
     assert seconds_for(64 * 1024 * 1000) == 1060

@@ -26,33 +26,12 @@ from odf_common.hashing.physical import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http import serve_pull
-from odf_sync.repositories import smart_dataset
 from odf_sync.smart import archive, channel
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
 from odf_sync.smart.message_json import encode, numbers
-from odf_sync.smart.messages import (
-    VERSION,
-    VERSION_HEADER,
-    BlocksAccepted,
-    BlocksBatch,
-    DatasetVisibility,
-    DownloadsReply,
-    DownloadsRequest,
-    Message,
-    MetadataReply,
-    MetadataRequest,
-    NewBlocks,
-    ObjectFile,
-    ObjectType,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushRequest,
-    TransferPlan,
-    TransferUrl,
-)
 from odf_sync.transfer import push_to_node
 
 MIB: Final = 1024**2
@@ -60,10 +39,10 @@ FRAME_BYTES, MESSAGE_BYTES = 16 * MIB, 64 * MIB  # the limits of tungstenite, wh
 CONTINUATION, TEXT, CLOSE, PING, PONG = 0, 1, 8, 9, 10
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 SWITCHED: Final = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n\r\n"
-REQUEST: Final = PushRequest(
-    transfer_plan=TransferPlan(num_blocks=1),
+REQUEST: Final = msg.PushRequest(
+    transfer_plan=msg.TransferPlan(num_blocks=1),
     force_update_if_diverged=False,
-    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+    visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
 )
 UPGRADE: Final = {
     "Host": "node",
@@ -71,7 +50,7 @@ UPGRADE: Final = {
     "Upgrade": "websocket",
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
-    VERSION_HEADER: str(VERSION),
+    msg.VERSION_HEADER: str(msg.VERSION),
 }
 
 
@@ -169,9 +148,9 @@ def test_archives_are_sent_in_valid_frames(tmp_path: Path, characters: int) -> N
     node = SyncNode(tmp_path)
     hold(node, "cities", characters)
     with node.served() as url, closing((client := upgraded(url, "/cities/pull")).socket):
-        client.send(encode(PullRequest(force_update_if_diverged=False)).encode())
+        client.send(encode(msg.PullRequest(force_update_if_diverged=False)).encode())
         assert json.loads(client.message())["Ok"]["transfer_plan"]["num_blocks"] == 2
-        client.send(encode(MetadataRequest()).encode())
+        client.send(encode(msg.MetadataRequest()).encode())
         text = client.message()
         assert len(json.loads(text)["blocks"]["payload"]) > characters // 2
         assert (len(client.frames) > 1) == (len(text) > channel.FRAME_BYTES)
@@ -199,13 +178,13 @@ def strict_server(serve: Callable[[StrictReader], None]) -> Iterator[str]:
         served.result(30)
 
 
-def blocks_of(size: int) -> NewBlocks:
+def blocks_of(size: int) -> msg.NewBlocks:
     """Return a message whose JSON has this many bytes."""
-    around = len(encode(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=b"\0")))) - 1
+    around = len(encode(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=1, payload=b"\0")))) - 1
     numbers = size - around  # each has a digit and a comma, but for one of two digits, and the last comma
     payload = bytes(numbers // 2) + (b"\0" if numbers % 2 else b"")
     payload = payload if numbers % 2 else payload[:-1] + b"\x0a"
-    return NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=payload))
+    return msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=1, payload=payload))
 
 
 @pytest.mark.parametrize("size", [channel.FRAME_BYTES, FRAME_BYTES + 1, MESSAGE_BYTES])
@@ -214,30 +193,30 @@ def test_a_client_sends_long_messages_in_valid_frames(size: int) -> None:
 
     def serve(reader: StrictReader) -> None:
         reader.message()
-        reader.send(encode(PushAccepted()).encode())
+        reader.send(encode(msg.PushAccepted()).encode())
         assert reader.message().decode() == encode(message)
         assert sum(reader.frames) == size
         assert 0 < min(reader.frames) <= max(reader.frames) <= channel.FRAME_BYTES
-        reader.send(encode(BlocksAccepted()).encode())
+        reader.send(encode(msg.BlocksAccepted()).encode())
 
     with strict_server(serve) as url, connect(f"{url}/push", PUSH, {}) as connection:
         connection.send(REQUEST)
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         connection.send(message)
-        connection.expect(BlocksAccepted)
+        connection.expect(msg.BlocksAccepted)
 
 
 def test_a_client_sends_nothing_of_a_message_that_is_too_long() -> None:
     def serve(reader: StrictReader) -> None:
         reader.message()
-        reader.send(encode(PushAccepted()).encode())
+        reader.send(encode(msg.PushAccepted()).encode())
         with pytest.raises(AssertionError):
             reader.message()
         assert not reader.frames, "the next frame closes"
 
     with strict_server(serve) as url, connect(f"{url}/push", PUSH, {}) as connection:
         connection.send(REQUEST)
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         with pytest.raises(InvalidInput, match=f"{MESSAGE_BYTES + 1} bytes; others take"):
             connection.send(blocks_of(MESSAGE_BYTES + 1))
 
@@ -257,16 +236,16 @@ def test_the_blocks_of_a_part_fit_into_a_message(size: int) -> None:
     )
 
 
-def listed(count: int) -> DownloadsRequest:
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
-    return DownloadsRequest(object_files=(file,) * count)
+def listed(count: int) -> msg.DownloadsRequest:
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash("x"), size=1)
+    return msg.DownloadsRequest(object_files=(file,) * count)
 
 
 @contextmanager
 def pulling(node: SyncNode, url: str) -> Iterator[StrictReader]:
     """Yield a client that has the blocks."""
     with closing((client := upgraded(url, "/cities/pull")).socket):
-        for message in (PullRequest(force_update_if_diverged=False), MetadataRequest()):
+        for message in (msg.PullRequest(force_update_if_diverged=False), msg.MetadataRequest()):
             client.send(encode(message).encode())
             client.message()
         yield client
@@ -300,16 +279,16 @@ def test_objects_of_blocks_that_the_client_has_may_be_listed_too(
     node.coordinator.push("cities", "Bern", minute=1)
     monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 0)
     with node.served() as url, connect(f"{url}/cities/pull", PULL, {}) as connection:
-        connection.send(PullRequest(begin_after=before, force_update_if_diverged=False))
-        assert connection.expect(PullAccepted).transfer_plan.num_objects == 1
-        connection.send(MetadataRequest())
-        connection.expect(MetadataReply)
+        connection.send(msg.PullRequest(begin_after=before, force_update_if_diverged=False))
+        assert connection.expect(msg.PullAccepted).transfer_plan.num_objects == 1
+        connection.send(msg.MetadataRequest())
+        connection.expect(msg.MetadataReply)
         for count in (3, 3):
             connection.send(listed(count))
-            assert len(connection.expect(DownloadsReply).object_transfer_strategies) == count
+            assert len(connection.expect(msg.DownloadsReply).object_transfer_strategies) == count
         connection.send(listed(1))
         with pytest.raises(TransferRefused, match="more objects than the chain refers to"):
-            connection.expect(DownloadsReply)
+            connection.expect(msg.DownloadsReply)
 
 
 def test_an_answer_is_not_written_to_its_end_for_a_client_that_has_gone(
@@ -317,10 +296,10 @@ def test_an_answer_is_not_written_to_its_end_for_a_client_that_has_gone(
 ) -> None:
     node, located, has_gone = SyncNode(tmp_path), list[object](), threading.Event()
 
-    def place(*_: object) -> TransferUrl:
+    def place(*_: object) -> msg.TransferUrl:
         located.append(_)
         assert has_gone.wait(10)
-        return TransferUrl(url="http://localhost/object")
+        return msg.TransferUrl(url="http://localhost/object")
 
     hold(node, "cities", 0)
     monkeypatch.setattr(serve_pull, "MORE_OBJECTS", 20_000)
@@ -359,7 +338,7 @@ def test_a_client_may_list_all_objects_of_a_long_chain_at_once(
 def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:
     node = SyncNode(tmp_path)
     hold(node, "cities", 0)
-    text = encode(PullRequest(force_update_if_diverged=False)).encode()
+    text = encode(msg.PullRequest(force_update_if_diverged=False)).encode()
     ping = bytes([128 | PING, 128, 0, 0, 0, 0])
     pieces = [text[:1], b"", text[1:20], text[20:]]
     sent = [
@@ -375,11 +354,11 @@ def test_messages_are_received_in_frames_of_any_size(tmp_path: Path) -> None:
 
 def test_a_client_asks_for_objects_in_short_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_exchanges(monkeypatch)
-    monkeypatch.setattr(smart_dataset, "LISTED", 2)
+    monkeypatch.setattr(msg, "LISTED", 2)
     asked: list[int] = []
 
-    def noted(message: Message) -> str:
-        if isinstance(message, DownloadsRequest):
+    def noted(message: msg.Message) -> str:
+        if isinstance(message, msg.DownloadsRequest):
             asked.append(len(message.object_files))
         return encode(message)
 

@@ -25,9 +25,9 @@ from odf_common.service.settings import Settings
 from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus
 from odf_sync.repositories.node_client import NodeClient, _redirect_target
 from odf_sync.repositories.smart_dataset import SmartDataset
+from odf_sync.smart import messages as msg
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL
-from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
 from odf_sync.transfer.push_source import INCOMPLETE, LOST, WRONG_OFFSET, File, Uploader, at_a_time
 
 LOOPBACK = Networks.parse(("127.0.0.0/8",))
@@ -151,9 +151,11 @@ def test_an_object_is_not_sent_to_a_private_address(
     blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
     name = physical_hash_of(content)
     blobs.put(dataset, ObjectKind.DATA, name, content)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
-    place = TransferUrl(url=f"{other.url}/put", headers=(HttpHeader(name="authorization", value=TOKEN),))
-    upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    place = msg.TransferUrl(
+        url=f"{other.url}/put", headers=(msg.HttpHeader(name="authorization", value=TOKEN),)
+    )
+    upload = msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=place)
     Uploader(blobs, dataset, server.url, networks, headers={"Authorization": TOKEN}).send(upload)
     assert other.tokens == ([] if networks is PUBLIC else [None])
     assert server.tokens == ([TOKEN] if networks is PUBLIC else []), "it is sent to the node instead"
@@ -190,9 +192,9 @@ def test_an_object_whose_url_is_private_and_that_the_node_itself_does_not_take_o
     blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
     name = physical_hash_of(content)
     blobs.put(dataset, ObjectKind.DATA, name, content)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
-    place = TransferUrl(url=f"{elsewhere}/x")
-    upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    place = msg.TransferUrl(url=f"{elsewhere}/x")
+    upload = msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=place)
     asked: list[str] = []
 
     async def refuse(request: web.Request) -> web.Response:
@@ -237,16 +239,16 @@ def test_an_object_that_its_url_refuses_goes_through_the_url_that_the_user_gave(
     blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
     name = physical_hash_of(content)
     blobs.put(dataset, ObjectKind.DATA, name, content)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
     node, path = Refusing(status), f"/cities/data/{name}"
     with running(node.application()) as url:
         renamed = url.replace("127.0.0.1", "localhost") + path
-        given = TransferUrl(url=renamed, headers=(HttpHeader(name="authorization", value=TOKEN),))
+        given = msg.TransferUrl(url=renamed, headers=(msg.HttpHeader(name="authorization", value=TOKEN),))
         there = SmartDataset(f"odf+{url}/cities", "secret", LOCALHOST)
         there._urls[ObjectKind.DATA, name] = given
         there.fetch(ObjectKind.DATA, name, out := BytesIO(), 100)
         Uploader(blobs, dataset, f"{url}/cities/", LOCALHOST, headers={"Authorization": TOKEN}).send(
-            Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=given)
+            msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=given)
         )
     assert out.getvalue() == content
     assert node.asked == [(method, path, token) for method in ("GET", "PUT") for token in (None, TOKEN)]
@@ -256,7 +258,7 @@ def test_an_object_that_its_url_and_the_node_refuse_fails_with_the_answer_of_its
     name, node = physical_hash_of(b"object"), Refusing(404)
     with running(node.application()) as url, running(Refusing(410).application()) as bucket:
         there = SmartDataset(f"odf+{url}/cities", None, LOOPBACK)
-        there._urls[ObjectKind.DATA, name] = TransferUrl(url=f"{bucket}/object")
+        there._urls[ObjectKind.DATA, name] = msg.TransferUrl(url=f"{bucket}/object")
         with pytest.raises(UnexpectedStatus, match="410"):
             there.fetch(ObjectKind.DATA, name, BytesIO(), 100)
     assert node.asked == [("GET", f"/cities/data/{name}", None)]
@@ -266,11 +268,11 @@ def test_an_object_is_sent_once_to_its_place_whatever_the_answer() -> None:
     blobs, dataset, content = MemoryBlobStore(MemoryRefStore()), a_dataset(), b"object"
     name = physical_hash_of(content)
     blobs.put(dataset, ObjectKind.DATA, name, content)
-    file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
+    file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=len(content))
     node = Refusing(413)
     with running(node.application()) as url:
-        place = TransferUrl(url=f"{url}/cities/data/{name}")
-        upload = Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+        place = msg.TransferUrl(url=f"{url}/cities/data/{name}")
+        upload = msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=place)
         with pytest.raises(UnexpectedStatus, match="413"):
             Uploader(blobs, dataset, f"{url}/cities/").send(upload)
     assert len(node.asked) == 1
@@ -292,10 +294,10 @@ def test_of_an_object_all_bytes_are_sent_whatever_size_is_declared(server: Serve
     name = physical_hash_of(content)
     blobs.put(dataset, ObjectKind.DATA, name, content)
     for size in (0, len(content) - 1, len(content) + 1):
-        file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=size)
-        place = TransferUrl(url=f"{server.url}/put")
+        file = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=size)
+        place = msg.TransferUrl(url=f"{server.url}/put")
         Uploader(blobs, dataset, server.url).send(
-            Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+            msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=place)
         )
     assert server.bodies == [content] * 3
 

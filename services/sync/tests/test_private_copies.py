@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +23,18 @@ from odf_sync.http import authorization, serve_pull, serve_push, simple_protocol
 from odf_sync.http.authorization import Authorizer
 from odf_sync.repositories.http_dataset import HttpDataset
 from odf_sync.repositories.s3 import S3Dataset
+from odf_sync.smart import messages as msg
 from odf_sync.smart.messages import DatasetVisibility, TransferUrl
 from odf_sync.transfer.push_source import AnotherVisibility
 
 from .node_with_account import Node
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")
+
+
+def without_choices() -> SimpleNamespace:
+    """Return the messages of a server that does not know of choices of visibility."""
+    return SimpleNamespace(**(vars(msg) | {"CHOSEN_HEADER": "unknown-header"}))
 
 
 @pytest.fixture
@@ -180,7 +187,7 @@ def test_a_node_without_accounts_keeps_a_visibility_that_was_chosen(
 def test_a_private_dataset_is_not_sent_to_an_implementation_that_could_not_keep_it_private(
     here: Node, there: Node, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(smart_routes, "CHOSEN_HEADER", "unknown-header")
+    monkeypatch.setattr(smart_routes, "msg", without_choices())
     with there.served(there.authorizer) as base:
         target = f"odf+{base}/{path}"
         with pytest.raises(InvalidInput, match="is to be private, but everyone who reaches") as refused:
@@ -237,7 +244,7 @@ def test_a_server_that_redirects_to_its_login_is_read_by_those_with_a_token_only
 def test_another_implementation_with_accounts_keeps_it_private(
     here: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smart_routes, "CHOSEN_HEADER", "unknown-header")
+    monkeypatch.setattr(smart_routes, "msg", without_choices())
     other = Node(tmp_path / "other", is_multi_tenant=True)
     with other.served(other.authorizer) as base:
         here.push("cities", f"odf+{base}/ann/cities", is_chosen=True, token=other.token)

@@ -32,23 +32,11 @@ from odf_sync.http.object_uploads import LINGERING_SECONDS, OpenPushes
 from odf_sync.http.serve_pull import PullSource, large_lists
 from odf_sync.http.serve_push import PushTarget, _ReceivedPush, _unpack
 from odf_sync.http.simple_protocol import SimpleProtocol
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import Range, SpooledBlocks, write_archive
 from odf_sync.smart.channel import LargeMessages
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PUSH, TransferRefused
-from odf_sync.smart.messages import (
-    BlocksBatch,
-    DatasetVisibility,
-    Internal,
-    InvalidInterval,
-    ObjectFile,
-    ObjectType,
-    PullRequest,
-    PushAccepted,
-    PushRequest,
-    PushStrategy,
-    TransferPlan,
-)
 from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_sync.transfer.partial_files import own_partial_file
 from odf_sync.transfer.push_source import OFFSET
@@ -116,17 +104,21 @@ def test_an_object_is_stored_under_its_own_hash_only(node: SyncNode, kind: Objec
 def test_blocks_are_as_many_as_were_planned(count: int, planned: int) -> None:
     with pytest.raises(InvalidInput, match=f"{count} blocks, but {planned} planned"):
         _unpack(
-            MemoryBlobStore(), BlocksBatch(num_blocks=count, payload=b""), TransferPlan(num_blocks=planned)
+            MemoryBlobStore(),
+            msg.BlocksBatch(num_blocks=count, payload=b""),
+            msg.TransferPlan(num_blocks=planned),
         )
 
 
 def test_a_push_of_no_blocks_brings_none() -> None:
-    with _unpack(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=b""), TransferPlan()) as blocks:
+    with _unpack(MemoryBlobStore(), msg.BlocksBatch(num_blocks=0, payload=b""), msg.TransferPlan()) as blocks:
         assert dict(blocks) == {}
     packed = BytesIO()
     write_archive([(a_hash("block"), b"block")], packed)
     with pytest.raises(InvalidInput, match="more than the 0 blocks announced"):
-        _unpack(MemoryBlobStore(), BlocksBatch(num_blocks=0, payload=packed.getvalue()), TransferPlan())
+        _unpack(
+            MemoryBlobStore(), msg.BlocksBatch(num_blocks=0, payload=packed.getvalue()), msg.TransferPlan()
+        )
 
 
 @pytest.mark.parametrize(
@@ -192,17 +184,17 @@ def test_one_archive_is_accepted_per_push_in_progress(node: SyncNode) -> None:
     def send(base: str, name: str, alias: str = "cities") -> int:
         return urllib3.request("PUT", f"{base}/{alias}/archives/{hashes[name]}", body=body[name]).status
 
-    asked = PushRequest(
+    asked = msg.PushRequest(
         current_head=None,
-        transfer_plan=TransferPlan(num_blocks=1),
+        transfer_plan=msg.TransferPlan(num_blocks=1),
         force_update_if_diverged=False,
-        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+        visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
     )
     with node.served() as base:
         assert send(base, "a") == 404
         with connect(f"{base}/Cities/push", PUSH, {}) as connection:
             connection.send(asked)
-            connection.expect(PushAccepted)
+            connection.expect(msg.PushAccepted)
             question = {"Content-Range": "bytes */100"}
             url = f"{base}/cities/archives/{hashes['a']}"
             assert urllib3.request("PUT", url, body=b"", headers=question).status == 204, "not sent yet"
@@ -234,12 +226,14 @@ def test_a_client_gets_the_stored_objects_and_the_received_bytes_of_others(node:
     with own_partial_file(target.stored_path(begun).parent, target.stored_path(begun).name) as file:
         assert file is not None
         file.write(b"beg")
-    files = tuple(ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=name, size=7) for name in names)
+    files = tuple(
+        msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=name, size=7) for name in names
+    )
     found = target.uploads(make_mocked_request("GET", "/cities/push"), entry.dataset_id, files)
     first, second, third = found.object_transfer_strategies
-    assert (first.push_strategy, first.upload_to) == (PushStrategy.SKIP_UPLOAD, None)
+    assert (first.push_strategy, first.upload_to) == (msg.PushStrategy.SKIP_UPLOAD, None)
     for one, name, arrived in ((second, begun, ["3"]), (third, new, [])):
-        assert one.push_strategy is PushStrategy.HTTP_UPLOAD
+        assert one.push_strategy is msg.PushStrategy.HTTP_UPLOAD
         assert one.upload_to is not None
         assert one.upload_to.url.endswith(f"/cities/data/{name}")
         assert [header.value for header in one.upload_to.headers if header.name == OFFSET] == arrived
@@ -296,18 +290,18 @@ def source(node: SyncNode) -> tuple[PullSource, AChain, Multihash]:
 def test_only_ranges_of_the_chain_are_sent(source: tuple[PullSource, AChain, Multihash]) -> None:
     served, chain, left = source
     head, first = chain.state.head, chain.blocks[1].hash
-    whole = PullRequest(begin_after=None, stop_at=None, force_update_if_diverged=False)
+    whole = msg.PullRequest(begin_after=None, stop_at=None, force_update_if_diverged=False)
     assert served.range_of(whole) == Range(after=None, head=head)
     assert served.range_of(replace(whole, begin_after=head)) == Range(after=head, head=head)
     assert served.range_of(replace(whole, begin_after=first)) == Range(after=first, head=head)
     assert served.range_of(replace(whole, stop_at=first)) == Range(after=None, head=first)
     for one, why in ((left, "is not in the chain"), (a_hash("x"), "no block")):
         fault = served.range_of(replace(whole, stop_at=one))
-        assert isinstance(fault, Internal)
+        assert isinstance(fault, msg.Internal)
         assert why in fault.error_message
     diverged = replace(whole, begin_after=left)
-    assert served.range_of(diverged) == InvalidInterval(head=head, tail=left)
-    assert served.range_of(replace(whole, begin_after=head, stop_at=first)) == InvalidInterval(
+    assert served.range_of(diverged) == msg.InvalidInterval(head=head, tail=left)
+    assert served.range_of(replace(whole, begin_after=head, stop_at=first)) == msg.InvalidInterval(
         head=first, tail=head
     )
     forced = replace(diverged, force_update_if_diverged=True)
@@ -326,7 +320,7 @@ def test_an_answer_to_a_list_that_is_not_read_ends_and_makes_room(
         has_room = False
 
         @asynccontextmanager
-        async def next(self) -> AsyncIterator[tuple[ObjectFile, ...]]:
+        async def next(self) -> AsyncIterator[tuple[msg.ObjectFile, ...]]:
             try:
                 yield ()
             finally:
@@ -383,7 +377,7 @@ class Noting:
         self.order.append(action.value)
 
     @contextmanager
-    def creating(self, _: object, visibility: DatasetVisibility) -> Iterator[str]:
+    def creating(self, _: object, visibility: msg.DatasetVisibility) -> Iterator[str]:
         self.order.append(f"creating {visibility.value}")
         yield "one"
 
@@ -403,10 +397,10 @@ def test_a_caller_has_to_be_allowed_to_push_when_all_is_checked(
     noting, chain = Noting(), a_chain(a_seed())
     entry = None if is_new else held(node, chain)
     target = a_target(node, entry=entry, creating=noting.creating, require_allowed=noting.require_allowed)
-    asked = PushRequest(
-        transfer_plan=TransferPlan(),
+    asked = msg.PushRequest(
+        transfer_plan=msg.TransferPlan(),
         force_update_if_diverged=is_forced,
-        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+        visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
     )
     target.complete(cast("Any", noting), chain.state.dataset_id, asked)
     assert [step.lower() for step in noting.order] == order

@@ -24,25 +24,11 @@ from odf_common.metadata.events import SetInfo
 from odf_sync.http import serve_push
 from odf_sync.http.serve_push import held_bytes
 from odf_sync.smart import channel
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import ARCHIVED_BLOCK_LIMIT, PUSHED_BYTES_LIMIT, write_archive
 from odf_sync.smart.channel import Channel, LargeMessages, expect_in_pace
 from odf_sync.smart.connection import Connection, connect, received_blocks
 from odf_sync.smart.exchange import PUSH, TransferRefused
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    MetadataReply,
-    NewBlocks,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    TransferPlan,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-)
 from odf_sync.transfer import local_copy
 from odf_sync.transfer.accept_push import Acceptance, PushedChain
 
@@ -71,32 +57,32 @@ def packed(blocks: Blocks) -> bytes:
     return out.getvalue()
 
 
-def plan_of(blocks: Blocks) -> TransferPlan:
-    return TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
+def plan_of(blocks: Blocks) -> msg.TransferPlan:
+    return msg.TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=sum(len(raw) for _, raw in blocks))
 
 
 @contextmanager
-def announced(url: str, name: str, plan: TransferPlan) -> Iterator[Connection]:
+def announced(url: str, name: str, plan: msg.TransferPlan) -> Iterator[Connection]:
     with connect(f"{url}/{name}/push", PUSH, {}) as connection:
         connection.send(
-            PushRequest(
+            msg.PushRequest(
                 transfer_plan=plan,
                 force_update_if_diverged=False,
-                visibility_for_created_dataset=DatasetVisibility.PUBLIC,
+                visibility_for_created_dataset=msg.DatasetVisibility.PUBLIC,
             )
         )
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         yield connection
 
 
-def send(connection: Connection, plan: TransferPlan, archive: bytes) -> None:
-    connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=archive)))
-    connection.expect(BlocksAccepted)
+def send(connection: Connection, plan: msg.TransferPlan, archive: bytes) -> None:
+    connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=plan.num_blocks, payload=archive)))
+    connection.expect(msg.BlocksAccepted)
 
 
 def test_pushes_that_announce_little_and_send_bombs_take_neither_memory_nor_disk(server: Server) -> None:
     blocks = [first_block(), *((a_hash(str(number)), ZEROS) for number in range(30))]
-    archive, plan = packed(blocks), TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=1000)
+    archive, plan = packed(blocks), msg.TransferPlan(num_blocks=len(blocks), bytes_in_raw_blocks=1000)
     assert len(archive) < MIB
 
     def push(number: int) -> str:
@@ -145,9 +131,9 @@ def test_many_blocks_without_bytes_take_little_memory_each(server: Server) -> No
     with announced(server.url, "many", plan) as connection:
         name = physical_hash_of(archive)
         upload(server, f"/many/archives/{name}", archive, 200)
-        batch = BlocksBatch(num_blocks=plan.num_blocks, payload=b"", archive=name)
-        connection.send(NewBlocks(new_blocks=batch))
-        connection.expect(BlocksAccepted)
+        batch = msg.BlocksBatch(num_blocks=plan.num_blocks, payload=b"", archive=name)
+        connection.send(msg.NewBlocks(new_blocks=batch))
+        connection.expect(msg.BlocksAccepted)
     assert server.peak() - before < 512 * len(blocks)
 
 
@@ -186,26 +172,26 @@ def test_an_archive_is_no_longer_than_its_plan_allows(server: Server) -> None:
 
 def test_an_archive_that_is_refused_is_removed(tmp_path: Path) -> None:
     node, blocks = SyncNode(tmp_path), [first_block()]
-    archive, plan = packed(blocks), TransferPlan(num_blocks=1, bytes_in_raw_blocks=1)
+    archive, plan = packed(blocks), msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=1)
     name = physical_hash_of(archive)
     with node.served() as url, announced(url, "refused", plan) as connection:
         upload(Server(url, 0), f"/refused/archives/{name}", archive, 200)
         assert len([*(tmp_path / "uploads").iterdir()]) == 1
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=b"", archive=name)))
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=1, payload=b"", archive=name)))
         with pytest.raises(TransferRefused, match="at most 1 announced"):
-            connection.expect(BlocksAccepted)
+            connection.expect(msg.BlocksAccepted)
         assert [*(tmp_path / "uploads").iterdir()] == []
 
 
 @pytest.mark.parametrize(
     ("plan", "counted"),
     [
-        (TransferPlan(num_blocks=1, bytes_in_raw_blocks=PUSHED_BYTES_LIMIT + 1), PUSHED_BYTES_LIMIT + 1),
-        (TransferPlan(num_blocks=2**64 - 1, bytes_in_raw_blocks=1), 1024 * (2**64 - 1)),
+        (msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=PUSHED_BYTES_LIMIT + 1), PUSHED_BYTES_LIMIT + 1),
+        (msg.TransferPlan(num_blocks=2**64 - 1, bytes_in_raw_blocks=1), 1024 * (2**64 - 1)),
     ],
 )
 def test_a_push_that_announces_too_much_is_refused_before_it_sends_anything(
-    tmp_path: Path, plan: TransferPlan, counted: int
+    tmp_path: Path, plan: msg.TransferPlan, counted: int
 ) -> None:
     with (
         SyncNode(tmp_path).served() as url,
@@ -230,9 +216,9 @@ def test_a_first_block_that_is_too_long_for_a_seed_is_none(tmp_path: Path) -> No
     plan = plan_of(blocks)
     with SyncNode(tmp_path).served() as url, announced(url, "seed", plan) as connection:
         send(connection, plan, packed(blocks))
-        connection.send(UploadsRequest(object_files=(), is_truncated=False))
+        connection.send(msg.UploadsRequest(object_files=(), is_truncated=False))
         with pytest.raises(TransferRefused, match="the first block is not a Seed"):
-            connection.expect(UploadsReply)
+            connection.expect(msg.UploadsReply)
 
 
 def test_blocks_of_a_pull_are_no_more_than_planned() -> None:
@@ -240,13 +226,15 @@ def test_blocks_of_a_pull_are_no_more_than_planned() -> None:
         def send(self, *_: object) -> None:
             pass
 
-        def expect(self, _: object) -> MetadataReply:
-            return MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=packed([(a_hash("a"), ZEROS)])))
+        def expect(self, _: object) -> msg.MetadataReply:
+            return msg.MetadataReply(
+                blocks=msg.BlocksBatch(num_blocks=1, payload=packed([(a_hash("a"), ZEROS)]))
+            )
 
     with pytest.raises(InvalidInput, match=f"at least {len(ZEROS)} bytes of blocks, but at most 1000"):
-        received_blocks(cast("Any", Answers()), TransferPlan(num_blocks=1, bytes_in_raw_blocks=1000))
+        received_blocks(cast("Any", Answers()), msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=1000))
     with pytest.raises(InvalidInput, match="which count as"):
-        received_blocks(cast("Any", Answers()), TransferPlan(num_blocks=2**30, bytes_in_raw_blocks=1000))
+        received_blocks(cast("Any", Answers()), msg.TransferPlan(num_blocks=2**30, bytes_in_raw_blocks=1000))
 
 
 def large_chain(name: str) -> AChain:
@@ -259,11 +247,11 @@ def test_a_chain_of_large_blocks_is_pushed(tmp_path: Path, monkeypatch: pytest.M
     blocks = [(one.hash, one.raw) for one in chain.blocks]
     with there.served() as url, announced(url, "large", plan_of(blocks)) as connection:
         send(connection, plan_of(blocks), packed(blocks))
-        connection.send(UploadsRequest(object_files=(), is_truncated=False))
-        connection.expect(UploadsReply)
-        connection.send(UploadsComplete())
-        connection.send(CompleteRequest())
-        connection.expect(PushConfirmed)
+        connection.send(msg.UploadsRequest(object_files=(), is_truncated=False))
+        connection.expect(msg.UploadsReply)
+        connection.send(msg.UploadsComplete())
+        connection.send(msg.CompleteRequest())
+        connection.expect(msg.PushConfirmed)
     assert there.head("large") == chain.state.head
 
 
@@ -301,7 +289,7 @@ class Saying:
         self.now += seconds
         del self._arrived[0]
         if not self._arrived:
-            return CompleteRequest()
+            return msg.CompleteRequest()
         raise TimeoutError
 
 
@@ -310,8 +298,8 @@ def seconds_awaited(monkeypatch: pytest.MonkeyPatch, *arrived: int, size: int = 
         channel = Saying(*arrived)
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: channel.now)
         assert (
-            await expect_in_pace(cast("Channel", channel), CompleteRequest, channel.bytes, size)
-            == CompleteRequest()
+            await expect_in_pace(cast("Channel", channel), msg.CompleteRequest, channel.bytes, size)
+            == msg.CompleteRequest()
         )
         return channel.now
 
@@ -355,4 +343,4 @@ def test_a_silent_push_makes_room_for_another(tmp_path: Path, monkeypatch: pytes
             send(connection, plan, archive)
         assert time.monotonic() - started > 0.5
         with pytest.raises((TransferRefused, Unavailable), match="no byte for"):
-            silent.expect(UploadsReply)
+            silent.expect(msg.UploadsReply)

@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO, Final
 
 import pytest
@@ -22,6 +23,7 @@ from odf_common.identity.signatures import sign_block
 from odf_common.ports.store import ObjectKind
 from odf_sync.http import serve_push, smart_routes
 from odf_sync.repositories.folder import FolderTarget
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import (
     ArchivedBlock,
     ReadSignature,
@@ -151,7 +153,8 @@ def test_a_node_that_does_not_announce_them_is_sent_no_signatures(
     def strict(archive: BinaryIO, *, count: int, limit: int) -> Iterator[ArchivedBlock]:
         return ((name, [raw], b"") for name, raw in read_archive(archive, count=count, limit=limit))
 
-    monkeypatch.setattr(smart_routes, "SIGNATURES", "0")
+    names = vars(msg) | {"SIGNATURES_HEADER": "unknown-header"}
+    monkeypatch.setattr(smart_routes, "msg", SimpleNamespace(**names))
     monkeypatch.setattr(serve_push, "read_signed_archive", strict)
     here.push("cities", url)
     assert there.head("copy") == here.head("cities")

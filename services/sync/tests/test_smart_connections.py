@@ -19,40 +19,18 @@ from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.http import serve_pull, smart_routes
 from odf_sync.smart import connection as smart_connection
+from odf_sync.smart import messages as msg
 from odf_sync.smart.channel import ABNORMAL, Channel, PeerClosed
 from odf_sync.smart.connection import Connection, connect
 from odf_sync.smart.exchange import PUSH, End, ProtocolViolated, Side, TransferRefused
 from odf_sync.smart.message_json import encode
-from odf_sync.smart.messages import (
-    CONTINUES_HEADER,
-    YES,
-    BlocksAccepted,
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    Internal,
-    Message,
-    NewBlocks,
-    Phase,
-    ProgressRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    Refusal,
-    TransferPlan,
-    TransferUrl,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-    UploadsRunning,
-)
 from odf_sync.transfer import push_to_node
 
 ANSWERS: Final = (
-    PushAccepted(),
-    BlocksAccepted(),
-    UploadsReply(object_transfer_strategies=()),
-    PushConfirmed(),
+    msg.PushAccepted(),
+    msg.BlocksAccepted(),
+    msg.UploadsReply(object_transfer_strategies=()),
+    msg.PushConfirmed(),
 )
 MESSAGES: Final = 5  # of a push without objects
 
@@ -127,7 +105,7 @@ def test_a_connection_of_which_the_server_reads_nothing_is_abandoned(monkeypatch
     monkeypatch.setattr(smart_connection, "ANSWER_SECONDS", 0.2)
 
     class Stuck:
-        async def send(self, _: Message) -> None:
+        async def send(self, _: msg.Message) -> None:
             await asyncio.sleep(60)  # until the other side reads
 
         send_early = send
@@ -136,7 +114,7 @@ def test_a_connection_of_which_the_server_reads_nothing_is_abandoned(monkeypatch
         connection = Connection(runner, cast("Any", Stuck()), {})
         for send in (connection.send, connection.send_early):
             with pytest.raises(Unavailable, match="it reads nothing"):
-                send(CompleteRequest())
+                send(msg.CompleteRequest())
 
 
 class PatientServer:
@@ -148,7 +126,7 @@ class PatientServer:
 
     async def _serve(self, request: web.Request) -> web.WebSocketResponse:
         socket = web.WebSocketResponse()
-        socket.headers[CONTINUES_HEADER] = YES
+        socket.headers[msg.CONTINUES_HEADER] = msg.YES
         await socket.prepare(request)
         for _ in range(MESSAGES):
             await socket.receive_str()
@@ -221,11 +199,11 @@ class AskingServer:
             await socket.send_str(encode(answer))
         for _ in range(2):
             await socket.receive_str()
-        await socket.send_str(encode(ProgressRequest()))
+        await socket.send_str(encode(msg.ProgressRequest()))
         with suppress(TimeoutError):
             self.came_early.append(await socket.receive(PAUSE_SECONDS))
         self._head_now = self._then
-        await socket.send_str(encode(PushConfirmed()))
+        await socket.send_str(encode(msg.PushConfirmed()))
         await socket.close()
         return socket
 
@@ -261,34 +239,34 @@ class TruncatedServer:
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         await socket.receive_str()
-        for answer in (*ANSWERS[:3], ProgressRequest(), ANSWERS[2], BROKEN):
+        for answer in (*ANSWERS[:3], msg.ProgressRequest(), ANSWERS[2], BROKEN):
             await socket.send_str(encode(answer))
         await socket.receive()
         return socket
 
 
-NOTHING: Final = PushRequest(
+NOTHING: Final = msg.PushRequest(
     current_head=None,
-    transfer_plan=TransferPlan(),
+    transfer_plan=msg.TransferPlan(),
     force_update_if_diverged=False,
-    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+    visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
 )
-BROKEN: Final = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
+BROKEN: Final = msg.Refusal(fault=msg.Internal(phase=msg.Phase.PUSH_COMPLETE, error_message="disk full"))
 
 
 def test_a_late_progress_request_is_ignored_and_an_error_instead_of_the_confirmation_is_a_refusal() -> None:
     with running(TruncatedServer().app) as base, connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(NOTHING)
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
-        connection.expect(BlocksAccepted)
+        connection.expect(msg.PushAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(msg.BlocksAccepted)
         for is_truncated in (True, False):
-            connection.send(UploadsRequest(object_files=(), is_truncated=is_truncated))
-            connection.expect(UploadsReply)
-            connection.send(UploadsComplete())
-        connection.send(CompleteRequest())
+            connection.send(msg.UploadsRequest(object_files=(), is_truncated=is_truncated))
+            connection.expect(msg.UploadsReply)
+            connection.send(msg.UploadsComplete())
+        connection.send(msg.CompleteRequest())
         with pytest.raises(TransferRefused, match="disk full"):
-            connection.expect(PushConfirmed)
+            connection.expect(msg.PushConfirmed)
 
 
 class FailingServer:
@@ -330,11 +308,11 @@ def test_what_ends_an_exchange_during_uploads_is_the_error_of_the_push(
     server = FailingServer(**failure)
     with running(server.app) as base, connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(NOTHING)
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
-        connection.expect(BlocksAccepted)
-        connection.send(UploadsRequest(object_files=(), is_truncated=False))
-        connection.expect(UploadsReply)
+        connection.expect(msg.PushAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(msg.BlocksAccepted)
+        connection.send(msg.UploadsRequest(object_files=(), is_truncated=False))
+        connection.expect(msg.UploadsReply)
         assert connection.poll(0.01) is None
         server.fails.set()
         with pytest.raises(error, match=text):
@@ -343,7 +321,7 @@ def test_what_ends_an_exchange_during_uploads_is_the_error_of_the_push(
 
 def keep_sending(connection: Connection) -> None:
     for _ in range(200):
-        connection.send(UploadsRunning(uploaded_objects_count=0))
+        connection.send(msg.UploadsRunning(uploaded_objects_count=0))
         time.sleep(0.01)
 
 
@@ -351,27 +329,27 @@ def test_a_node_closes_in_order_after_the_confirmation_if_its_client_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smart_routes, "FAULT_SECONDS", 0.1)
-    nothing = TransferPlan(
+    nothing = msg.TransferPlan(
         num_blocks=0, num_objects=0, num_records=0, bytes_in_raw_blocks=0, bytes_in_raw_objects=0
     )
-    wanted = PushRequest(
+    wanted = msg.PushRequest(
         current_head=None,
         transfer_plan=nothing,
         force_update_if_diverged=False,
-        visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+        visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
     )
     with (
         SyncNode(tmp_path / "there").served() as base,
         connect(f"{base}/cities/push", PUSH, {}) as connection,
     ):
         connection.send(wanted)
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=0, payload=b"")))
-        connection.expect(BlocksAccepted)
-        connection.send(CompleteRequest())
-        connection.expect(PushConfirmed)
+        connection.expect(msg.PushAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=0, payload=b"")))
+        connection.expect(msg.BlocksAccepted)
+        connection.send(msg.CompleteRequest())
+        connection.expect(msg.PushConfirmed)
         with pytest.raises(PeerClosed) as closed:
-            connection.expect(PushConfirmed)
+            connection.expect(msg.PushConfirmed)
     assert closed.value.close_code == 1000
 
 
@@ -422,7 +400,7 @@ def test_an_object_whose_url_has_expired_is_fetched_from_the_node_itself(
     store = web.Application()
     store.router.add_get("/{path:.*}", refuse)
     with running(store) as bucket, there.served() as base:
-        place = TransferUrl(url=f"{bucket}/object")
+        place = msg.TransferUrl(url=f"{bucket}/object")
         monkeypatch.setattr(serve_pull, "url_of", lambda *_: place)
         *_, last = here.pull(f"odf+{base}/cities", "cities")
     assert (last.state, asked) == ("updated", ["/object"])

@@ -17,6 +17,7 @@ from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.hashing.physical import physical_hash_of
 from odf_sync.smart import archive, message_json
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import COUNTED_BYTES, read_archive, require_countable, write_archive
 from odf_sync.smart.exchange import (
     MAX_CLOSE_REASON_BYTES,
@@ -32,71 +33,36 @@ from odf_sync.smart.exchange import (
     refusal_in,
 )
 from odf_sync.smart.message_json import PART_CHARS, decode, encode
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    DownloadsReply,
-    DownloadsRequest,
-    HttpHeader,
-    Internal,
-    InvalidHead,
-    Message,
-    MetadataReply,
-    MetadataRequest,
-    NameCollision,
-    NewBlocks,
-    ObjectFile,
-    ObjectType,
-    Phase,
-    ProgressRequest,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    PushStrategy,
-    RefCollision,
-    Refusal,
-    TransferPlan,
-    TransferUrl,
-    Upload,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-    UploadsRunning,
-)
 
 HASH = physical_hash_of(b"a block")
-FILE = ObjectFile(object_type=ObjectType.CHECKPOINT, physical_hash=HASH, size=7)
-BATCH = BlocksBatch(num_blocks=1, payload=bytes(range(256)) * 300)
-MESSAGES: tuple[Message, ...] = (
-    PullRequest(begin_after=HASH, force_update_if_diverged=False),
-    PullAccepted(transfer_plan=TransferPlan(num_blocks=1)),
-    MetadataRequest(),
-    MetadataReply(blocks=BATCH),
-    DownloadsRequest(object_files=(FILE,)),
-    DownloadsReply(object_transfer_strategies=()),
-    PushRequest(
-        transfer_plan=TransferPlan(), force_update_if_diverged=True, visibility_for_created_dataset=DatasetVisibility.PUBLIC
+FILE = msg.ObjectFile(object_type=msg.ObjectType.CHECKPOINT, physical_hash=HASH, size=7)
+BATCH = msg.BlocksBatch(num_blocks=1, payload=bytes(range(256)) * 300)
+MESSAGES: tuple[msg.Message, ...] = (
+    msg.PullRequest(begin_after=HASH, force_update_if_diverged=False),
+    msg.PullAccepted(transfer_plan=msg.TransferPlan(num_blocks=1)),
+    msg.MetadataRequest(),
+    msg.MetadataReply(blocks=BATCH),
+    msg.DownloadsRequest(object_files=(FILE,)),
+    msg.DownloadsReply(object_transfer_strategies=()),
+    msg.PushRequest(
+        transfer_plan=msg.TransferPlan(), force_update_if_diverged=True, visibility_for_created_dataset=msg.DatasetVisibility.PUBLIC
     ),
-    PushAccepted(),
-    NewBlocks(new_blocks=BATCH),
-    BlocksAccepted(),
-    UploadsRequest(object_files=(FILE, FILE), is_truncated=True),
-    UploadsRequest(object_files=(), is_truncated=False),
-    UploadsReply(
+    msg.PushAccepted(),
+    msg.NewBlocks(new_blocks=BATCH),
+    msg.BlocksAccepted(),
+    msg.UploadsRequest(object_files=(FILE, FILE), is_truncated=True),
+    msg.UploadsRequest(object_files=(), is_truncated=False),
+    msg.UploadsReply(
         object_transfer_strategies=(
-            Upload(object_file=FILE, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=TransferUrl(url="http://x")),
+            msg.Upload(object_file=FILE, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=msg.TransferUrl(url="http://x")),
         )
     ),
-    ProgressRequest(),
-    UploadsRunning(uploaded_objects_count=2),
-    UploadsComplete(),
-    CompleteRequest(),
-    PushConfirmed(),
-    Refusal(fault=InvalidHead(actual_head=None, expected_head=HASH)),
+    msg.ProgressRequest(),
+    msg.UploadsRunning(uploaded_objects_count=2),
+    msg.UploadsComplete(),
+    msg.CompleteRequest(),
+    msg.PushConfirmed(),
+    msg.Refusal(fault=msg.InvalidHead(actual_head=None, expected_head=HASH)),
 )  # fmt: skip
 
 JSON = st.recursive(
@@ -112,18 +78,18 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda one: type(one).__name__)
-def test_a_message_survives_a_round_trip(message: Message) -> None:
+def test_a_message_survives_a_round_trip(message: msg.Message) -> None:
     assert decode(encode(message), (type(message),)) == message
 
 
 def test_absent_options_may_be_missing_and_unknown_fields_are_ignored() -> None:
     text = '{"force_update_if_diverged":true,"later":[{}]}'
-    assert decode(text, (PullRequest,)) == PullRequest(force_update_if_diverged=True)
+    assert decode(text, (msg.PullRequest,)) == msg.PullRequest(force_update_if_diverged=True)
 
 
 def test_a_visibility_may_be_in_lower_case() -> None:
     text = encode(MESSAGES[6]).replace('"Public"', '"public"')
-    assert decode(text, (PushRequest,)) == MESSAGES[6]
+    assert decode(text, (msg.PushRequest,)) == MESSAGES[6]
 
 
 @pytest.mark.parametrize(
@@ -147,25 +113,28 @@ def test_a_message_has_a_limit_of_values_that_its_archive_does_not_count_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Short JSON such as `[[],[],…` takes thirty times its length in memory."""
-    reply = MetadataReply(blocks=replace(BATCH, payload=bytes(1000)))
+    reply = msg.MetadataReply(blocks=replace(BATCH, payload=bytes(1000)))
     monkeypatch.setattr(message_json, "MAX_VALUES", 10)
-    assert decode(encode(reply), [MetadataReply]) == reply
+    assert decode(encode(reply), [msg.MetadataReply]) == reply
     for nested in ("[[]" + ",[]" * 10 + "]", "[{}" + ",{}" * 10 + "]", "[1" + ",1" * 10 + "]"):
         with pytest.raises(InvalidInput, match="at most 10 are taken"):
-            decode(f'{{"blocks":{nested}}}', [MetadataReply])
+            decode(f'{{"blocks":{nested}}}', [msg.MetadataReply])
 
 
 FILES: Final = tuple(
-    ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=a_hash(str(number)), size=number)
+    msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=a_hash(str(number)), size=number)
     for number in range(20)
 )
-LISTS: Final = (DownloadsRequest(object_files=FILES), UploadsRequest(object_files=FILES, is_truncated=True))
+LISTS: Final = (
+    msg.DownloadsRequest(object_files=FILES),
+    msg.UploadsRequest(object_files=FILES, is_truncated=True),
+)
 
 
 @pytest.mark.parametrize("message", LISTS)
 @pytest.mark.parametrize("indent", [None, 1])
 def test_the_objects_of_a_list_are_kept_as_they_are_read(
-    message: DownloadsRequest | UploadsRequest, indent: int | None
+    message: msg.DownloadsRequest | msg.UploadsRequest, indent: int | None
 ) -> None:
     text = json.dumps(json.loads(encode(message)), indent=indent)
     assert decode(text, [type(message)]) == message
@@ -191,7 +160,7 @@ def test_a_fault_in_a_list_of_objects_is_named(old: str, new: str, where: str) -
     text = encode(LISTS[0])
     assert old in text
     with pytest.raises(InvalidInput) as refused:
-        decode(text.replace(old, new, 1), [DownloadsRequest])
+        decode(text.replace(old, new, 1), [msg.DownloadsRequest])
     assert refused.value.where == where
 
 
@@ -201,30 +170,34 @@ def test_a_fault_in_a_list_of_objects_is_named(old: str, new: str, where: str) -
 def test_short_lists_of_objects_are_read(files: str) -> None:
     text = f'{{"unknown":{{}},"object_files":{files.replace("%s", str(a_hash("7")))},"later":[1]}}'
     expected = FILES[7:8] if "%s" in files else ()
-    assert decode(text, [DownloadsRequest]) == DownloadsRequest(object_files=expected)
+    assert decode(text, [msg.DownloadsRequest]) == msg.DownloadsRequest(object_files=expected)
 
 
 @pytest.mark.parametrize(
     "payload", ["[1,2,256]", "[1,2,]", "[1,,2]", "[,]", '["a"]', "[1.0]", "[-1]", "7", "[1 2]"]
 )
 def test_an_archive_that_is_not_a_list_of_bytes_is_refused(payload: str) -> None:
-    text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"\1"))).replace("[1]", payload)
+    text = encode(msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=1, payload=b"\1"))).replace(
+        "[1]", payload
+    )
     with pytest.raises(InvalidInput, match=r"not a message|expected bytes"):
-        decode(text, (MetadataReply,))
+        decode(text, (msg.MetadataReply,))
 
 
 @pytest.mark.parametrize("payload", ["[]", "[ ]", "[\n]"], ids=["nothing", "space", "newline"])
 def test_an_archive_may_be_empty(payload: str) -> None:
-    text = encode(MetadataReply(blocks=BlocksBatch(num_blocks=0, payload=b""))).replace("[]", payload)
-    assert decode(text, (MetadataReply,)) == MetadataReply(blocks=BlocksBatch(num_blocks=0, payload=b""))
+    text = encode(msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=0, payload=b""))).replace("[]", payload)
+    assert decode(text, (msg.MetadataReply,)) == msg.MetadataReply(
+        blocks=msg.BlocksBatch(num_blocks=0, payload=b"")
+    )
 
 
 def test_a_long_archive_does_not_end_in_a_comma() -> None:
-    reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=bytes(PART_CHARS // 2 + 1)))
+    reply = msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=1, payload=bytes(PART_CHARS // 2 + 1)))
     text = encode(reply)
-    assert decode(text, (MetadataReply,)) == reply
+    assert decode(text, (msg.MetadataReply,)) == reply
     with pytest.raises(InvalidInput, match="not a message"):
-        decode(text.replace("0]", "0,]"), (MetadataReply,))
+        decode(text.replace("0]", "0,]"), (msg.MetadataReply,))
 
 
 @given(
@@ -239,7 +212,7 @@ def test_messages_in_any_order_raise_nothing_but_a_protocol_error(steps: list[in
                 end.receive(text)
             except ProtocolViolated:
                 assert end.state is ExchangeState.FAILED
-            assert isinstance(end.phase, Phase)
+            assert isinstance(end.phase, msg.Phase)
 
 
 @given(st.data())
@@ -259,10 +232,10 @@ def test_two_ends_agree_on_the_state_after_every_message(data: st.DataObject) ->
 
 
 def test_progress_requests_and_responses_may_arrive_late() -> None:
-    running, complete = UploadsRunning(uploaded_objects_count=2), UploadsComplete()
+    running, complete = msg.UploadsRunning(uploaded_objects_count=2), msg.UploadsComplete()
     for state in (ExchangeState.READY, ExchangeState.UPLOADED):
         client = End(side=Side.CLIENT, table=PUSH, state=state)
-        assert client.receive("{}") == ProgressRequest()
+        assert client.receive("{}") == msg.ProgressRequest()
         server = End(side=Side.SERVER, table=PUSH, state=state)
         assert [server.receive(encode(one)) for one in (running, complete)] == [running, complete]
         assert (client.state, server.state) == (state, state)
@@ -271,17 +244,17 @@ def test_progress_requests_and_responses_may_arrive_late() -> None:
 @pytest.mark.parametrize(
     ("table", "state", "phase"),
     [
-        (PULL, ExchangeState.START, Phase.PULL_INITIAL),
-        (PULL, ExchangeState.READY, Phase.PULL_OBJECTS),
-        (PUSH, ExchangeState.START, Phase.PUSH_INITIAL),
-        (PUSH, ExchangeState.ACCEPTED, Phase.PUSH_METADATA),
-        (PUSH, ExchangeState.READY, Phase.PUSH_OBJECTS),
-        (PUSH, ExchangeState.LAST_UPLOADING, Phase.PUSH_UPLOADS),
-        (PUSH, ExchangeState.UPLOADED, Phase.PUSH_COMPLETE),
+        (PULL, ExchangeState.START, msg.Phase.PULL_INITIAL),
+        (PULL, ExchangeState.READY, msg.Phase.PULL_OBJECTS),
+        (PUSH, ExchangeState.START, msg.Phase.PUSH_INITIAL),
+        (PUSH, ExchangeState.ACCEPTED, msg.Phase.PUSH_METADATA),
+        (PUSH, ExchangeState.READY, msg.Phase.PUSH_OBJECTS),
+        (PUSH, ExchangeState.LAST_UPLOADING, msg.Phase.PUSH_UPLOADS),
+        (PUSH, ExchangeState.UPLOADED, msg.Phase.PUSH_COMPLETE),
     ],
 )
 def test_a_message_that_cannot_be_read_is_a_fault_of_its_step(
-    table: Table, state: ExchangeState, phase: Phase
+    table: Table, state: ExchangeState, phase: msg.Phase
 ) -> None:
     end = End(side=Side.SERVER, table=table, state=state)
     with pytest.raises(ProtocolViolated):
@@ -320,7 +293,7 @@ def test_an_error_is_a_refusal_at_any_step_and_never_a_confirmation(
 ) -> None:
     end = End(side=Side.CLIENT, table=table, state=state)
     refusal = end.receive(f'{{"Err":{error}}}')
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, msg.Refusal)
     assert text in str(TransferRefused(fault=refusal.fault))
     assert end.state is ExchangeState.FAILED
 
@@ -328,26 +301,26 @@ def test_an_error_is_a_refusal_at_any_step_and_never_a_confirmation(
 @pytest.mark.parametrize(
     "fault",
     [
-        Internal(phase=Phase.PUSH_TARGET, error_message="Straße " * 100),
-        Internal(phase=Phase.PULL_INITIAL, error_message='"\\' * 100),
-        RefCollision(dataset_id="did:odf:f" + "0" * 68),
-        NameCollision(dataset_alias="a" * 300),
+        msg.Internal(phase=msg.Phase.PUSH_TARGET, error_message="Straße " * 100),
+        msg.Internal(phase=msg.Phase.PULL_INITIAL, error_message='"\\' * 100),
+        msg.RefCollision(dataset_id="did:odf:f" + "0" * 68),
+        msg.NameCollision(dataset_alias="a" * 300),
     ],
     ids=["long", "escaped", "id", "name"],
 )
 def test_the_reason_of_a_close_frame_is_whole_and_fits(
-    fault: Internal | RefCollision | NameCollision,
+    fault: msg.Internal | msg.RefCollision | msg.NameCollision,
 ) -> None:
-    reason = close_reason(Refusal(fault=fault))
+    reason = close_reason(msg.Refusal(fault=fault))
     assert len(reason) <= MAX_CLOSE_REASON_BYTES
     assert refusal_in(reason.decode()) is not None
 
 
 @pytest.mark.parametrize("size", [MAX_CLOSE_REASON_BYTES - 1, MAX_CLOSE_REASON_BYTES])
 def test_a_reason_that_just_fits_is_sent_whole(size: int) -> None:
-    def refusal(text: str, *, is_name: bool) -> Refusal:
-        internal = Internal(phase=Phase.PUSH_TARGET, error_message=text)
-        return Refusal(fault=NameCollision(dataset_alias=text) if is_name else internal)
+    def refusal(text: str, *, is_name: bool) -> msg.Refusal:
+        internal = msg.Internal(phase=msg.Phase.PUSH_TARGET, error_message=text)
+        return msg.Refusal(fault=msg.NameCollision(dataset_alias=text) if is_name else internal)
 
     for is_name in (True, False):
         rest = size - len(encode(refusal("", is_name=is_name)))
@@ -434,7 +407,7 @@ def test_a_hostile_archive_is_refused(archive: Callable[[], bytes], why: str) ->
 
 
 def test_short_blocks_are_counted_by_their_size_in_memory() -> None:
-    plan = TransferPlan(num_blocks=80, bytes_in_raw_blocks=200)
+    plan = msg.TransferPlan(num_blocks=80, bytes_in_raw_blocks=200)
     with pytest.raises(
         InvalidInput, match="80 blocks of 200 bytes announced, which count as 10240; at most 10000"
     ):
@@ -458,7 +431,7 @@ def test_a_header_that_declares_gigabytes_is_not_trusted() -> None:
 )
 def test_an_object_is_fetched_from_and_sent_to_http_urls_only(url: str) -> None:
     with pytest.raises(InvalidInput, match="HTTP URL"):
-        TransferUrl(url=url)
+        msg.TransferUrl(url=url)
 
 
 @pytest.mark.parametrize(
@@ -466,7 +439,7 @@ def test_an_object_is_fetched_from_and_sent_to_http_urls_only(url: str) -> None:
 )
 def test_a_header_that_cannot_be_sent_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidInput, match="not a header"):
-        HttpHeader(name=name, value=value)
+        msg.HttpHeader(name=name, value=value)
 
 
 def test_a_block_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

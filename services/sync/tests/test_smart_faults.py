@@ -17,6 +17,7 @@ from odf_sync.http import serve_push
 from odf_sync.http.serve_push import _unpack
 from odf_sync.smart import channel as channel_module
 from odf_sync.smart import connection as connection_module
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import ArchivedBlock, SpooledBlocks
 from odf_sync.smart.channel import (
     ABNORMAL,
@@ -41,39 +42,13 @@ from odf_sync.smart.exchange import (
     TransferRefused,
 )
 from odf_sync.smart.message_json import decode, encode
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    BlocksBatch,
-    DatasetVisibility,
-    Fault,
-    Internal,
-    InvalidHead,
-    InvalidInterval,
-    MetadataReply,
-    NameCollision,
-    ObjectFile,
-    ObjectType,
-    Phase,
-    ProgressRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    RefCollision,
-    Refusal,
-    SeedBlockOverwriteRestricted,
-    TransferPlan,
-    UnknownFault,
-    UploadsComplete,
-    UploadsRequest,
-    UploadsRunning,
-)
 
-REQUEST = PushRequest(
-    transfer_plan=TransferPlan(),
+REQUEST = msg.PushRequest(
+    transfer_plan=msg.TransferPlan(),
     force_update_if_diverged=False,
-    visibility_for_created_dataset=DatasetVisibility.PRIVATE,
+    visibility_for_created_dataset=msg.DatasetVisibility.PRIVATE,
 )
-BROKEN = Refusal(fault=Internal(phase=Phase.PUSH_COMPLETE, error_message="disk full"))
+BROKEN = msg.Refusal(fault=msg.Internal(phase=msg.Phase.PUSH_COMPLETE, error_message="disk full"))
 
 
 class Frames:
@@ -140,8 +115,8 @@ def test_each_invalid_frame_has_its_error(frame: WSMessage, error: type[Exceptio
 
 def test_a_large_message_is_read_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "LARGE_CHARACTERS", 1)
-    channel = channel_of(Frames(text_frame(encode(PushAccepted()))), state=ExchangeState.REQUESTED)
-    assert asyncio.run(channel.receive()) == PushAccepted()
+    channel = channel_of(Frames(text_frame(encode(msg.PushAccepted()))), state=ExchangeState.REQUESTED)
+    assert asyncio.run(channel.receive()) == msg.PushAccepted()
     assert channel.end.state is ExchangeState.ACCEPTED
 
 
@@ -158,7 +133,7 @@ def test_sending_on_a_lost_connection_ends_the_exchange() -> None:
 def test_no_archive_is_sent_on_a_closed_connection(writer: object, size: int) -> None:
     socket = Frames(is_lost=True, writer=writer)
     channel = channel_of(socket, side=Side.SERVER, table=PULL, state=ExchangeState.BLOCKS_REQUESTED)
-    reply = MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b""))
+    reply = msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=1, payload=b""))
     with pytest.raises(PeerClosed):
         asyncio.run(channel.send_archive(reply, BytesIO(bytes(size))))
 
@@ -178,19 +153,19 @@ def test_a_message_sent_early_is_sent_once_and_counted_at_its_step() -> None:
 
 
 def test_a_message_of_another_kind_is_named_and_a_refusal_is_raised() -> None:
-    assert of_kind(PushAccepted, PushAccepted()) == PushAccepted()
+    assert of_kind(msg.PushAccepted, msg.PushAccepted()) == msg.PushAccepted()
     with pytest.raises(ProtocolViolated, match="expected BlocksAccepted, got PushAccepted"):
-        of_kind(BlocksAccepted, PushAccepted())
+        of_kind(msg.BlocksAccepted, msg.PushAccepted())
     with pytest.raises(TransferRefused, match="disk full"):
-        of_kind(PushConfirmed, BROKEN)
+        of_kind(msg.PushConfirmed, BROKEN)
 
 
 def test_late_progress_responses_are_ignored() -> None:
-    late = (UploadsRunning(uploaded_objects_count=1), UploadsComplete())
-    last = UploadsRequest(object_files=(), is_truncated=False)
+    late = (msg.UploadsRunning(uploaded_objects_count=1), msg.UploadsComplete())
+    last = msg.UploadsRequest(object_files=(), is_truncated=False)
     frames = [text_frame(encode(one)) for one in (*late, last)]
     channel = channel_of(Frames(*frames), side=Side.SERVER, state=ExchangeState.READY)
-    assert asyncio.run(channel.expect(UploadsRequest)) == last
+    assert asyncio.run(channel.expect(msg.UploadsRequest)) == last
 
 
 @pytest.fixture
@@ -205,15 +180,15 @@ def test_a_node_that_does_not_answer_is_unavailable(
     monkeypatch.setattr(connection_module, "ANSWER_SECONDS", 0.01)
     connection = Connection(runner, channel_of(Frames(), state=ExchangeState.REQUESTED), {})
     with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
 
 
 @pytest.mark.parametrize("planned", [0, 2])
 def test_blocks_are_as_many_as_were_planned(runner: asyncio.Runner, planned: int) -> None:
-    reply = encode(MetadataReply(blocks=BlocksBatch(num_blocks=1, payload=b"")))
+    reply = encode(msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=1, payload=b"")))
     channel = channel_of(Frames(text_frame(reply)), table=PULL, state=ExchangeState.ACCEPTED)
     with pytest.raises(InvalidInput, match=f"1 blocks, but {planned} planned"):
-        received_blocks(Connection(runner, channel, {}), TransferPlan(num_blocks=planned))
+        received_blocks(Connection(runner, channel, {}), msg.TransferPlan(num_blocks=planned))
 
 
 HEAD, OTHER = a_hash("head"), a_hash("other")
@@ -223,18 +198,26 @@ OTHER_SEED = "it has a dataset with another id or kind under this name"
 @pytest.mark.parametrize(
     ("fault", "why", "advice"),
     [
-        (InvalidHead(actual_head=HEAD, expected_head=OTHER), f"its head is {OTHER}", "push again"),
-        (InvalidHead(actual_head=HEAD, expected_head=None), "it does not have the dataset", "push again"),
-        (InvalidInterval(head=HEAD, tail=OTHER), f"{OTHER} is not in the chain of {HEAD}", "--as NAME@REF"),
-        (SeedBlockOverwriteRestricted(), OTHER_SEED, "another name"),
-        (RefCollision(dataset_id="did:x"), "it has did:x under another name", "the name that it has"),
-        (NameCollision(dataset_alias="x" * 999), f"it has another dataset named {'x' * 200}", "another name"),
-        (UnknownFault(text="y" * 999), "y" * 500, ""),
-        (Internal(phase=Phase.PUSH_UPLOADS, error_message="z" * 999), "z" * 500, ""),
+        (msg.InvalidHead(actual_head=HEAD, expected_head=OTHER), f"its head is {OTHER}", "push again"),
+        (msg.InvalidHead(actual_head=HEAD, expected_head=None), "it does not have the dataset", "push again"),
+        (
+            msg.InvalidInterval(head=HEAD, tail=OTHER),
+            f"{OTHER} is not in the chain of {HEAD}",
+            "--as NAME@REF",
+        ),
+        (msg.SeedBlockOverwriteRestricted(), OTHER_SEED, "another name"),
+        (msg.RefCollision(dataset_id="did:x"), "it has did:x under another name", "the name that it has"),
+        (
+            msg.NameCollision(dataset_alias="x" * 999),
+            f"it has another dataset named {'x' * 200}",
+            "another name",
+        ),
+        (msg.UnknownFault(text="y" * 999), "y" * 500, ""),
+        (msg.Internal(phase=msg.Phase.PUSH_UPLOADS, error_message="z" * 999), "z" * 500, ""),
     ],
-    ids=lambda one: type(one).__name__ if isinstance(one, Fault) else "",
+    ids=lambda one: type(one).__name__ if isinstance(one, msg.Fault) else "",
 )
-def test_a_refusal_has_its_reason_and_advice(fault: Fault, why: str, advice: str) -> None:
+def test_a_refusal_has_its_reason_and_advice(fault: msg.Fault, why: str, advice: str) -> None:
     refused = TransferRefused(fault=fault)
     assert str(refused) == f"the other node refused: {why}"
     assert advice in refused.advice()
@@ -256,21 +239,21 @@ def test_a_refusal_has_its_reason_and_advice(fault: Fault, why: str, advice: str
 )
 def test_a_field_that_cannot_be_read_is_named(text: str, where: str, why: str) -> None:
     with pytest.raises(InvalidInput, match=f"{where}.*{why}|{why}.*{where}"):
-        decode(text, {UploadsRequest})
+        decode(text, {msg.UploadsRequest})
 
 
 @pytest.mark.parametrize("phase", ["{}", '{"Push": "Nowhere"}', "7"])
 def test_an_error_with_an_unknown_phase_is_still_a_refusal(phase: str) -> None:
     facts = f'{{"phase": {phase}, "error_message": "why"}}'
-    found = decode(f'{{"Err": {{"Internal": {facts}}}}}', {Refusal})
-    assert isinstance(found, Refusal)
-    assert isinstance(found.fault, UnknownFault)
+    found = decode(f'{{"Err": {{"Internal": {facts}}}}}', {msg.Refusal})
+    assert isinstance(found, msg.Refusal)
+    assert isinstance(found.fault, msg.UnknownFault)
 
 
 @pytest.mark.parametrize(("media_type", "encoding"), [("text/plain", "raw"), ("application/tar+gzip", "xz")])
 def test_an_archive_of_another_kind_is_refused(media_type: str, encoding: str) -> None:
     with pytest.raises(InvalidInput, match=r"expected application/tar\+gzip \(raw\)"):
-        BlocksBatch(num_blocks=1, payload=b"", media_type=media_type, encoding=encoding)
+        msg.BlocksBatch(num_blocks=1, payload=b"", media_type=media_type, encoding=encoding)
 
 
 def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
@@ -285,9 +268,9 @@ def test_blocks_that_cannot_be_unpacked_leave_no_file_open() -> None:
 
 
 def test_an_archive_that_was_not_sent_is_refused(tmp_path: Path) -> None:
-    batch = BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
+    batch = msg.BlocksBatch(num_blocks=1, payload=b"", archive=HEAD)
     with pytest.raises(InvalidInput, match=f"archive {HEAD} was not sent"):
-        _unpack(MemoryBlobStore(), batch, TransferPlan(num_blocks=1), tmp_path / "absent")
+        _unpack(MemoryBlobStore(), batch, msg.TransferPlan(num_blocks=1), tmp_path / "absent")
 
 
 class Silent:
@@ -305,17 +288,17 @@ class Silent:
         return answer
 
     async def send(self, message: object) -> None:
-        assert message == ProgressRequest()
+        assert message == msg.ProgressRequest()
         self.questions += 1
 
 
-RUNNING = UploadsRunning(uploaded_objects_count=1)
+RUNNING = msg.UploadsRunning(uploaded_objects_count=1)
 
 
 def test_uploads_are_awaited_while_bytes_of_objects_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the client sends: otherwise its answers would occupy a slot forever."""
     monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
-    steady = Silent(None, RUNNING, None, RUNNING, None, UploadsComplete())
+    steady = Silent(None, RUNNING, None, RUNNING, None, msg.UploadsComplete())
     arrived = iter([0, 0, 1, 1, 2, 2])
     asyncio.run(serve_push._await_uploads(cast("Any", steady), lambda: next(arrived)))
     assert steady.questions == 3
@@ -327,8 +310,10 @@ def test_a_client_that_sends_no_object_is_disconnected(
 ) -> None:
     monkeypatch.setattr(serve_push, "MAX_FRUITLESS_MESSAGES", 2)
     with pytest.raises(TimeoutError, match="no byte of an object arrived for 2 questions and answers"):
-        asyncio.run(serve_push._await_uploads(cast("Any", Silent(*answers, UploadsComplete())), lambda: 7))
-    asyncio.run(serve_push._await_uploads(cast("Any", Silent(answers[0], UploadsComplete())), lambda: 7))
+        asyncio.run(
+            serve_push._await_uploads(cast("Any", Silent(*answers, msg.UploadsComplete())), lambda: 7)
+        )
+    asyncio.run(serve_push._await_uploads(cast("Any", Silent(answers[0], msg.UploadsComplete())), lambda: 7))
 
 
 LARGE = 2 * SMALL_BYTES
@@ -397,23 +382,23 @@ def test_each_caller_has_one_large_message_or_several_of_half_in_all() -> None:
 
 
 def test_how_long_a_message_may_be_and_take_grows_with_its_plan() -> None:
-    assert message_bytes(TransferPlan()) == SMALL_BYTES
-    assert message_bytes(TransferPlan(num_blocks=1, bytes_in_raw_blocks=1000)) == SMALL_BYTES
-    many = message_bytes(TransferPlan(num_blocks=10_000))
+    assert message_bytes(msg.TransferPlan()) == SMALL_BYTES
+    assert message_bytes(msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=1000)) == SMALL_BYTES
+    many = message_bytes(msg.TransferPlan(num_blocks=10_000))
     assert many > 10_000 * 4 * 512, "a header in characters of JSON"
-    one = (many - message_bytes(TransferPlan(num_blocks=9_000))) // 1000
-    both = TransferPlan(num_blocks=10_001, bytes_in_raw_blocks=1000)
+    one = (many - message_bytes(msg.TransferPlan(num_blocks=9_000))) // 1000
+    both = msg.TransferPlan(num_blocks=10_001, bytes_in_raw_blocks=1000)
     assert message_bytes(both) == many + one + 4000
-    assert message_bytes(TransferPlan(bytes_in_raw_blocks=1 << 40)) == 64 * 1024**2
+    assert message_bytes(msg.TransferPlan(bytes_in_raw_blocks=1 << 40)) == 64 * 1024**2
     assert 60.0 < seconds_for(SMALL_BYTES + 1) < seconds_for(2 * SMALL_BYTES)
 
 
 def test_a_push_that_lists_more_objects_than_its_blocks_refer_to_is_refused() -> None:
-    one = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=HEAD, size=1)
+    one = msg.ObjectFile(object_type=msg.ObjectType.DATA_SLICE, physical_hash=HEAD, size=1)
 
     async def receive(count: int) -> None:
         nothing = cast("Any", None)
-        listed = UploadsRequest(object_files=(one,) * count, is_truncated=False)
+        listed = msg.UploadsRequest(object_files=(one,) * count, is_truncated=False)
         await serve_push._receive_objects(nothing, nothing, nothing, a_dataset(), listed, most=2)
 
     with pytest.raises(TransferRefused, match="3 objects for blocks that refer to fewer"):
@@ -435,7 +420,7 @@ def test_late_answers_do_not_prolong_the_wait_for_a_message() -> None:
 
     async def expect() -> None:
         nothing = cast("Any", None)
-        await Late(nothing, nothing).expect(UploadsRequest, 0.03)
+        await Late(nothing, nothing).expect(msg.UploadsRequest, 0.03)
 
     with pytest.raises(TimeoutError):
         asyncio.run(expect())

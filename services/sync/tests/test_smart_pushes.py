@@ -26,6 +26,7 @@ from odf_sync.access.rules import Scope
 from odf_sync.http import serve_push, smart_routes
 from odf_sync.http.authorization import Authorizer
 from odf_sync.smart import archive
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import ReadSignature
 from odf_sync.smart.exchange import TransferRefused
 from odf_sync.smart.messages import VERSION, VERSION_HEADER, Upload
@@ -238,7 +239,7 @@ def test_a_commit_on_the_other_node_during_a_push_wins(
 def test_lists_of_objects_may_be_truncated(
     here: SyncNode, there: SyncNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_to_node, "LISTED", 1)
+    monkeypatch.setattr(msg, "LISTED", 1)
     with there.served() as base:
         steps = here.push("cities", f"odf+{base}/cities")
     assert there.content("cities") == here.content("cities")

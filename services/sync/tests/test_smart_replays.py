@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -21,6 +22,7 @@ from odf_testing.recorded_transfers import (
 from odf_testing.sync_node import SyncNode
 
 from odf_sync.http import serve_push
+from odf_sync.smart import messages as msg
 from odf_sync.smart.messages import ProgressRequest
 
 
@@ -124,7 +126,7 @@ def test_our_server_requests_the_progress_of_slow_uploads_as_recorded(
         return ProgressRequest()
 
     monkeypatch.setattr(serve_push, "PROGRESS_SECONDS", 0.2)
-    monkeypatch.setattr(serve_push, "ProgressRequest", asked_once)
+    monkeypatch.setattr(serve_push, "msg", SimpleNamespace(**(vars(msg) | {"ProgressRequest": asked_once})))
 
     with there.served() as base:
         asyncio.run(play_client(base, there.lines))

@@ -29,26 +29,10 @@ from odf_sync.http.endpoints import application
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.server import endpoints
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connect
 from odf_sync.smart.exchange import PULL, PUSH, TransferRefused
-from odf_sync.smart.messages import (
-    VERSION,
-    VERSION_HEADER,
-    BlocksAccepted,
-    BlocksBatch,
-    DatasetVisibility,
-    NewBlocks,
-    ObjectFile,
-    ObjectType,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushRequest,
-    TransferPlan,
-    UploadsReply,
-    UploadsRequest,
-)
 from odf_sync.transfer.local_copy import Step
 
 pytestmark = pytest.mark.waits
@@ -60,7 +44,7 @@ UPGRADE: Final = {
     "Upgrade": "websocket",
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
-    VERSION_HEADER: str(VERSION),
+    msg.VERSION_HEADER: str(msg.VERSION),
 }
 # Routes that need no store: of no dataset, or passed on to ingest; event streams are tried on their own.
 OTHERS: Final = {
@@ -263,29 +247,31 @@ def test_an_exchange_ends_with_a_reason(node: Node, server: MinioServer) -> None
     base = f"http://{node.base}/cities"
     with connect(f"{base}/pull", PULL, {}) as connection, stopped(server):
         node.forget_copies()
-        connection.send(PullRequest(force_update_if_diverged=False))
+        connection.send(msg.PullRequest(force_update_if_diverged=False))
         with pytest.raises(TransferRefused, match="the node cannot reach its store"):
-            connection.expect(PullAccepted)
+            connection.expect(msg.PullAccepted)
     raw = node.node.blobs.read(node.entry.dataset_id, ObjectKind.BLOCK, node.head)
     out = BytesIO()
     write_archive([(node.head, raw)], out)
-    object_file = ObjectFile(object_type=ObjectType.DATA_SLICE, physical_hash=physical_hash_of(NEW), size=1)
+    object_file = msg.ObjectFile(
+        object_type=msg.ObjectType.DATA_SLICE, physical_hash=physical_hash_of(NEW), size=1
+    )
     with connect(f"{base}/push", PUSH, {}) as connection:
         connection.send(
-            PushRequest(
+            msg.PushRequest(
                 current_head=node.head,
-                transfer_plan=TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(raw)),
+                transfer_plan=msg.TransferPlan(num_blocks=1, bytes_in_raw_blocks=len(raw)),
                 force_update_if_diverged=False,
-                visibility_for_created_dataset=DatasetVisibility.PUBLIC,
+                visibility_for_created_dataset=msg.DatasetVisibility.PUBLIC,
             )
         )
-        connection.expect(PushAccepted)
-        connection.send(NewBlocks(new_blocks=BlocksBatch(num_blocks=1, payload=out.getvalue())))
-        connection.expect(BlocksAccepted)
+        connection.expect(msg.PushAccepted)
+        connection.send(msg.NewBlocks(new_blocks=msg.BlocksBatch(num_blocks=1, payload=out.getvalue())))
+        connection.expect(msg.BlocksAccepted)
         with stopped(server):
-            connection.send(UploadsRequest(object_files=(object_file,), is_truncated=False))
+            connection.send(msg.UploadsRequest(object_files=(object_file,), is_truncated=False))
             with pytest.raises(TransferRefused, match="the node cannot reach its store"):
-                connection.expect(UploadsReply)
+                connection.expect(msg.UploadsReply)
     assert node.node.head("cities") == node.head
 
 

@@ -31,7 +31,7 @@ from odf_sync.repositories.locate import name_in_repository
 from odf_sync.repositories.node_client import NodeClient
 from odf_sync.repositories.remote_dataset import blocks_in, frame_block
 from odf_sync.repositories.smart_dataset import SmartDataset
-from odf_sync.smart.messages import HttpHeader, ObjectFile, ObjectType, PushStrategy, TransferUrl, Upload
+from odf_sync.smart import messages as msg
 from odf_sync.transfer.objects import ObjectDiffers, RecordsRefused
 from odf_sync.transfer.pull_dataset import compare
 from odf_sync.transfer.push_source import (
@@ -220,25 +220,25 @@ def uploader(url: str, *, may_continue: bool = True, content: bytes | None = Non
     return Uploader(blobs, ID, url, LOOPBACK, may_continue=may_continue)
 
 
-def upload_of(content: bytes, place: TransferUrl | None) -> Upload:
-    file = ObjectFile(
-        object_type=ObjectType.DATA_SLICE, physical_hash=physical_hash_of(content), size=len(content)
+def upload_of(content: bytes, place: msg.TransferUrl | None) -> msg.Upload:
+    file = msg.ObjectFile(
+        object_type=msg.ObjectType.DATA_SLICE, physical_hash=physical_hash_of(content), size=len(content)
     )
-    return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=place)
+    return msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=place)
 
 
 def test_an_object_is_sent_only_to_the_url_of_the_other_node_and_only_if_it_exists() -> None:
     with pytest.raises(InvalidInput, match="returned no URL to upload it to"):
         uploader("http://localhost", content=b"object").send(upload_of(b"object", None))
     with pytest.raises(NotFound, match="which the chain declares"):
-        uploader("http://localhost").send(upload_of(b"object", TransferUrl(url="http://localhost/x")))
+        uploader("http://localhost").send(upload_of(b"object", msg.TransferUrl(url="http://localhost/x")))
 
 
 @pytest.mark.parametrize("status", [300, 404, 507])
 def test_an_object_that_is_not_accepted_is_unavailable_with_the_response(status: int) -> None:
     there = Uploads(web.Response(status=status, text="no room"))
     with running(there.app) as url:
-        upload = upload_of(b"object", TransferUrl(url=f"{url}/x"))
+        upload = upload_of(b"object", msg.TransferUrl(url=f"{url}/x"))
         with pytest.raises(Unavailable, match=f"status {status}: no room"):
             uploader(url, may_continue=False, content=b"object").send(upload)
 
@@ -248,7 +248,7 @@ def test_every_2xx_status_is_a_success(status: int) -> None:
     there = Uploads(web.Response(status=status))
     with running(there.app) as url:
         uploader(url, may_continue=False, content=b"object").send(
-            upload_of(b"object", TransferUrl(url=f"{url}/x"))
+            upload_of(b"object", msg.TransferUrl(url=f"{url}/x"))
         )
     assert there.came == [(None, b"object")]
 
@@ -287,10 +287,10 @@ def test_an_upload_resumes_at_the_offset_that_the_url_reports(offset: str | None
     content = b"0123456789"
     there = Uploads(web.Response(status=200))
     with running(there.app) as url:
-        upload = upload_of(content, TransferUrl(url=f"{url}/x"))
+        upload = upload_of(content, msg.TransferUrl(url=f"{url}/x"))
         place = upload.upload_to
         assert place is not None
-        headers = () if offset is None else (HttpHeader(name=OFFSET, value=offset),)
+        headers = () if offset is None else (msg.HttpHeader(name=OFFSET, value=offset),)
         given = replace(place, headers=headers)
         uploader(url, content=content).send(replace(upload, upload_to=given))
     assert [body for _, body in there.came] == [sent]
@@ -302,8 +302,8 @@ def test_an_upload_resumes_only_at_the_node_itself_and_only_if_supported(*, is_o
     there = Uploads(web.Response(status=200))
     with running(there.app) as url:
         place = url if is_own else url.replace("127.0.0.1", "localhost")
-        offset = HttpHeader(name=OFFSET, value="4")
-        upload = upload_of(content, TransferUrl(url=f"{place}/x", headers=(offset,)))
+        offset = msg.HttpHeader(name=OFFSET, value="4")
+        upload = upload_of(content, msg.TransferUrl(url=f"{place}/x", headers=(offset,)))
         uploader(url, may_continue=not is_own, content=content).send(upload)
     assert there.came == [(None, content)]
 
@@ -316,7 +316,7 @@ def test_an_object_is_closed_whether_or_not_it_is_accepted(
     monkeypatch.setattr(blobs, "open", lambda *_: opened)
     there = Uploads(web.Response(status=status))
     with running(there.app) as url, suppress(Unavailable):
-        Uploader(blobs, ID, url, LOOPBACK).send(upload_of(b"object", TransferUrl(url=f"{url}/x")))
+        Uploader(blobs, ID, url, LOOPBACK).send(upload_of(b"object", msg.TransferUrl(url=f"{url}/x")))
     assert opened.closed
 
 

@@ -18,6 +18,7 @@ from odf_common.identity.did import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_sync.http.connections import connection_of
 from odf_sync.http.endpoints import counted_caller
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import Range, is_ancestor, pack, plan_of, spool_file
 from odf_sync.smart.channel import (
     AROUND_BYTES,
@@ -30,26 +31,6 @@ from odf_sync.smart.channel import (
     seconds_for,
 )
 from odf_sync.smart.exchange import TransferRefused
-from odf_sync.smart.messages import (
-    VERSION,
-    VERSION_HEADER,
-    BlocksBatch,
-    Download,
-    DownloadsRequest,
-    Fault,
-    HttpHeader,
-    Internal,
-    InvalidInterval,
-    MetadataReply,
-    MetadataRequest,
-    ObjectFile,
-    Phase,
-    PullAccepted,
-    PullRequest,
-    Refusal,
-    TransferPlan,
-    TransferUrl,
-)
 
 # A client's longest message lists objects, some 230,000: more than those whose URLs fit into an answer of 64 MiB.
 PULL_MESSAGE_BYTES: Final = 32 * 1024**2
@@ -70,7 +51,7 @@ TOO_LONG: Final = "a list of more objects than the chain refers to"
 
 def large_lists() -> LargeMessages:
     """Return the room for long lists; it is not that of pushes, as anyone may pull."""
-    refusal = Internal(phase=Phase.PULL_OBJECTS, error_message=TOO_MANY_LISTS)
+    refusal = msg.Internal(phase=msg.Phase.PULL_OBJECTS, error_message=TOO_MANY_LISTS)
     return LargeMessages(LISTS_BYTES, small=SMALL_LIST_BYTES, refusal=refusal)
 
 
@@ -84,20 +65,20 @@ class PullSource:
     head: Multihash
     lists: LargeMessages
 
-    def range_of(self, request: PullRequest) -> Range | Fault:
+    def range_of(self, request: msg.PullRequest) -> Range | msg.Fault:
         """Return the blocks that are asked for, or why there are none such."""
         head = request.stop_at or self.head
         if head != self.head and not self._is_ancestor(head, self.head):
             text = f"no block {head}" if not self._has(head) else f"{head} is not in the chain"
-            return Internal(phase=Phase.PULL_INITIAL, error_message=text)
+            return msg.Internal(phase=msg.Phase.PULL_INITIAL, error_message=text)
         after = request.begin_after
         if after is None or self._is_ancestor(after, head):
             return Range(after=after, head=head)
         if request.force_update_if_diverged:
             return Range(after=None, head=head)
-        return InvalidInterval(head=head, tail=after)
+        return msg.InvalidInterval(head=head, tail=after)
 
-    def plan(self, blocks: Range) -> TransferPlan:
+    def plan(self, blocks: Range) -> msg.TransferPlan:
         """Return the totals of a range."""
         return plan_of(block_reader(self.blobs, self.dataset), blocks)
 
@@ -121,16 +102,16 @@ class PullSource:
 
 async def serve_pull(channel: Channel, source: PullSource, request: web.Request) -> None:
     """Offer a range, send its blocks, and say where objects are, until the client closes."""
-    pull = await channel.expect(PullRequest, PROMPT_SECONDS)
+    pull = await channel.expect(msg.PullRequest, PROMPT_SECONDS)
     blocks = await asyncio.to_thread(source.range_of, pull)
     if not isinstance(blocks, Range):
-        await channel.send(Refusal(fault=blocks))
+        await channel.send(msg.Refusal(fault=blocks))
         return
     plan = await asyncio.to_thread(source.plan, blocks)
-    await channel.send(PullAccepted(transfer_plan=plan))
-    await channel.expect(MetadataRequest, PROMPT_SECONDS)  # not sent by clients that read packs
+    await channel.send(msg.PullAccepted(transfer_plan=plan))
+    await channel.expect(msg.MetadataRequest, PROMPT_SECONDS)  # not sent by clients that read packs
     with await asyncio.to_thread(source.pack, blocks) as archive:
-        reply = MetadataReply(blocks=BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
+        reply = msg.MetadataReply(blocks=msg.BlocksBatch(num_blocks=plan.num_blocks, payload=b""))
         await channel.send_archive(reply, archive)
     lists = _Lists(channel, source, request, blocks, plan)
     while True:
@@ -143,7 +124,8 @@ async def _answer_next(channel: Channel, source: PullSource, request: web.Reques
         async with lists.next() as files, asyncio.timeout(seconds_for(ANSWER_BYTES * len(files))):
             # A client that reads slowly would keep the room that others wait for.
             await channel.send_downloads(
-                Download(object_file=file, download_from=_location(source, request, file)) for file in files
+                msg.Download(object_file=file, download_from=_location(source, request, file))
+                for file in files
             )
     except TransferRefused:
         connection_of(request).limit(SMALL_LIST_BYTES)  # that its close frame is read
@@ -154,7 +136,12 @@ class _Lists:
     """The lists of objects of an exchange; each object of the chain may be listed a few times."""
 
     def __init__(
-        self, channel: Channel, source: PullSource, request: web.Request, blocks: Range, plan: TransferPlan
+        self,
+        channel: Channel,
+        source: PullSource,
+        request: web.Request,
+        blocks: Range,
+        plan: msg.TransferPlan,
     ) -> None:
         self._channel = channel
         self._source = source
@@ -165,7 +152,7 @@ class _Lists:
         self._count = 0
 
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[tuple[ObjectFile, ...]]:
+    async def next(self) -> AsyncIterator[tuple[msg.ObjectFile, ...]]:
         """Receive a list, once there is room for it if it is long, and answer it inside the block.
 
         Raises `TransferRefused` if there are too many objects, or no room.
@@ -181,25 +168,25 @@ class _Lists:
         async with self._source.lists.receiving(size, self._caller):
             self._connection.limit(size)
             downloads = await expect_in_pace(
-                self._channel, DownloadsRequest, lambda: self._connection.received, SMALL_BYTES + 1
+                self._channel, msg.DownloadsRequest, lambda: self._connection.received, SMALL_BYTES + 1
             )
             self._connection.hold(SMALL_LIST_BYTES)
             yield await self._count_files(downloads)
 
-    async def _small(self) -> DownloadsRequest | None:
+    async def _small(self) -> msg.DownloadsRequest | None:
         """Return a list; None as soon as it is long, and then no more of it is read."""
         now = asyncio.get_running_loop().time
         until = now() + IDLE_SECONDS
         self._connection.hold(SMALL_LIST_BYTES)
         while now() < until:
             try:
-                return await self._channel.expect(DownloadsRequest, LOOK_SECONDS)
+                return await self._channel.expect(msg.DownloadsRequest, LOOK_SECONDS)
             except TimeoutError:
                 if self._connection.is_held:
                     return None
         raise TimeoutError(f"no list of objects in {IDLE_SECONDS:g} s")
 
-    async def _count_files(self, downloads: DownloadsRequest) -> tuple[ObjectFile, ...]:
+    async def _count_files(self, downloads: msg.DownloadsRequest) -> tuple[msg.ObjectFile, ...]:
         self._count += len(downloads.object_files)
         if self._count > self._most:
             await self._widen()
@@ -215,29 +202,29 @@ class _Lists:
             self._most = _most_listed(await asyncio.to_thread(self._source.plan, chain))
 
 
-def _most_listed(plan: TransferPlan) -> int:
+def _most_listed(plan: msg.TransferPlan) -> int:
     return TIMES_LISTED * plan.num_objects + MORE_OBJECTS
 
 
 def _refusal(text: str) -> TransferRefused:
-    return TransferRefused(fault=Internal(phase=Phase.PULL_OBJECTS, error_message=text))
+    return TransferRefused(fault=msg.Internal(phase=msg.Phase.PULL_OBJECTS, error_message=text))
 
 
-def _location(source: PullSource, request: web.Request, file: ObjectFile) -> TransferUrl:
+def _location(source: PullSource, request: web.Request, file: msg.ObjectFile) -> msg.TransferUrl:
     """Return the download URL of an object: by the store, which must not see the client's token, or by this node."""
     download = source.blobs.download_url(source.dataset, file.object_type.kind, file.physical_hash)
     if download is None:
         return url_of(source.public_url, request, file)
-    return TransferUrl(url=download.url, headers=(), expires_at=str(download.expires_at))
+    return msg.TransferUrl(url=download.url, headers=(), expires_at=str(download.expires_at))
 
 
-def url_of(public_url: str | None, request: web.Request, file: ObjectFile) -> TransferUrl:
+def url_of(public_url: str | None, request: web.Request, file: msg.ObjectFile) -> msg.TransferUrl:
     """Return this node's own URL of an object, as seen by the requesting client."""
     origin = public_url or f"{request.scheme}://{request.host}"
     base = request.rel_url.raw_path.rpartition("/")[0]
     url = f"{origin}{base}/{file.object_type.kind}/{file.physical_hash}"
-    headers = [HttpHeader(name=VERSION_HEADER, value=str(VERSION))]
+    headers = [msg.HttpHeader(name=msg.VERSION_HEADER, value=str(msg.VERSION))]
     token = request.headers.get("Authorization")
     if token is not None:
-        headers.append(HttpHeader(name="authorization", value=token))
-    return TransferUrl(url=url, headers=tuple(headers))
+        headers.append(msg.HttpHeader(name="authorization", value=token))
+    return msg.TransferUrl(url=url, headers=tuple(headers))

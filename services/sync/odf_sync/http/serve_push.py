@@ -24,6 +24,7 @@ from odf_sync.http.connections import connection_of
 from odf_sync.http.endpoints import counted_caller
 from odf_sync.http.object_uploads import OpenPushes, upload_file
 from odf_sync.http.serve_pull import url_of
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import (
     PUSHED_BYTES_LIMIT,
     PUSHED_COUNTED_BYTES,
@@ -42,30 +43,6 @@ from odf_sync.smart.channel import (
     message_bytes,
 )
 from odf_sync.smart.exchange import TransferRefused, fits_close_frame
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    HttpHeader,
-    Internal,
-    InvalidHead,
-    NewBlocks,
-    ObjectFile,
-    Phase,
-    ProgressRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    PushStrategy,
-    Refusal,
-    SeedBlockOverwriteRestricted,
-    TransferPlan,
-    Upload,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-)
 from odf_sync.transfer.accept_push import Acceptance, PushedChain
 from odf_sync.transfer.push_source import OFFSET
 
@@ -93,11 +70,11 @@ MORE_OBJECTS: Final = 1000  # that a client may list too many
 
 def held_blocks() -> LargeMessages:
     """Return the room for the blocks of open pushes."""
-    refusal = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MUCH_HELD)
+    refusal = msg.Internal(phase=msg.Phase.PUSH_METADATA, error_message=TOO_MUCH_HELD)
     return LargeMessages(MAX_HELD_BYTES, small=SMALL_HELD_BYTES, refusal=refusal)
 
 
-def held_bytes(plan: TransferPlan) -> int:
+def held_bytes(plan: msg.TransferPlan) -> int:
     """Return the bytes that a plan's blocks may take until the push ends."""
     return 2 * plan.bytes_in_raw_blocks + HELD_BLOCK_BYTES * plan.num_blocks
 
@@ -118,7 +95,7 @@ class PushTarget:
     held: LargeMessages
     decoding: AbstractContextManager[object]
     """Held by one push at a time while its large blocks are decoded."""
-    creating: Callable[[DatasetId, DatasetVisibility], AbstractContextManager[str]]
+    creating: Callable[[DatasetId, msg.DatasetVisibility], AbstractContextManager[str]]
     """Yields the creation of a new dataset, which has the visibility if it succeeds."""
     may_replace: Callable[[], Awaitable[bool]]
     """Return whether the caller may replace the dataset's history."""
@@ -141,23 +118,23 @@ class PushTarget:
         if is_forced and isinstance(event, Seed):
             here = self.datasets.states.current(dataset)
             if here is None or (event.dataset_id, event.dataset_kind) != (dataset, here.kind):
-                raise TransferRefused(fault=SeedBlockOverwriteRestricted())
+                raise TransferRefused(fault=msg.SeedBlockOverwriteRestricted())
         return dataset
 
     def require_target(self, dataset: DatasetId | None) -> DatasetId:
         """Return the dataset; raises `TransferRefused` if it cannot have the name."""
         if dataset is None:
-            raise _refusal(Phase.PUSH_UPLOADS, "the first block is not a Seed")
+            raise _refusal(msg.Phase.PUSH_UPLOADS, "the first block is not a Seed")
         if self.entry is not None:
             return dataset
         entry = self.datasets.catalog.by_id(dataset)
         if entry is not None and self.may_find(entry):
             raise _has_another_name(entry.alias)
         if entry is not None or self.pushes.are_of_others(self.alias, dataset):
-            raise _refusal(Phase.PUSH_TARGET, NOT_FREE)
+            raise _refusal(msg.Phase.PUSH_TARGET, NOT_FREE)
         return dataset
 
-    def complete(self, acceptance: Acceptance, dataset: DatasetId, push: PushRequest) -> None:
+    def complete(self, acceptance: Acceptance, dataset: DatasetId, push: msg.PushRequest) -> None:
         """Move the head; a new dataset is never visible to others than it should be.
 
         Objects may have been sent and checked for hours: a token that was revoked since moves no head.
@@ -172,23 +149,23 @@ class PushTarget:
             acceptance.complete(self.replies, creation=creation)
 
     def uploads(
-        self, request: web.Request, dataset: DatasetId, files: tuple[ObjectFile, ...]
-    ) -> UploadsReply:
+        self, request: web.Request, dataset: DatasetId, files: tuple[msg.ObjectFile, ...]
+    ) -> msg.UploadsReply:
         """Return the upload URLs of the objects that this node lacks."""
-        return UploadsReply(
+        return msg.UploadsReply(
             object_transfer_strategies=tuple(self._upload(request, dataset, file) for file in files)
         )
 
-    def _upload(self, request: web.Request, dataset: DatasetId, file: ObjectFile) -> Upload:
+    def _upload(self, request: web.Request, dataset: DatasetId, file: msg.ObjectFile) -> msg.Upload:
         if self.datasets.blobs.has(dataset, file.object_type.kind, file.physical_hash):
-            return Upload(object_file=file, push_strategy=PushStrategy.SKIP_UPLOAD)
+            return msg.Upload(object_file=file, push_strategy=msg.PushStrategy.SKIP_UPLOAD)
         upload_to, path = url_of(self.public_url, request, file), self.stored_path(file.physical_hash)
         arrived = size_of(path) or 0
         if arrived:  # other clients send this header with the whole object
             upload_to = replace(
-                upload_to, headers=(*upload_to.headers, HttpHeader(name=OFFSET, value=str(arrived)))
+                upload_to, headers=(*upload_to.headers, msg.HttpHeader(name=OFFSET, value=str(arrived)))
             )
-        return Upload(object_file=file, push_strategy=PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
+        return msg.Upload(object_file=file, push_strategy=msg.PushStrategy.HTTP_UPLOAD, upload_to=upload_to)
 
     def stored_path(self, name: Multihash) -> Path:
         """Return the path of an uploaded object."""
@@ -201,15 +178,17 @@ class PushTarget:
 
 async def serve_push(channel: Channel, target: PushTarget, request: web.Request) -> None:
     """Receive blocks and objects, check them all, and have the head moved."""
-    push = await channel.expect(PushRequest, PROMPT_SECONDS)
+    push = await channel.expect(msg.PushRequest, PROMPT_SECONDS)
     # Before anything is sent. The head may still move during the transfer, so it is compared again at the end.
     if push.current_head != target.head:
-        fault = InvalidHead(actual_head=push.current_head, expected_head=target.head)
-        await channel.send(Refusal(fault=fault))
+        fault = msg.InvalidHead(actual_head=push.current_head, expected_head=target.head)
+        await channel.send(msg.Refusal(fault=fault))
         return
     is_forced = push.force_update_if_diverged
     if is_forced and target.entry is not None and not await target.may_replace():
-        await channel.send(Refusal(fault=Internal(phase=Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE)))
+        await channel.send(
+            msg.Refusal(fault=msg.Internal(phase=msg.Phase.PUSH_INITIAL, error_message=NOT_BY_FORCE))
+        )
         return
     plan = push.transfer_plan
     async with _refusing(channel):
@@ -220,7 +199,7 @@ async def serve_push(channel: Channel, target: PushTarget, request: web.Request)
             await _received_blocks(channel, target, request, plan) as received,
         ):
             await _receive(channel, target, request, push, received)
-    await channel.send(PushConfirmed())
+    await channel.send(msg.PushConfirmed())
 
 
 @asynccontextmanager
@@ -229,7 +208,7 @@ async def _refusing(channel: Channel) -> AsyncIterator[None]:
     try:
         yield
     except InvalidInput as error:
-        await channel.send(Refusal(fault=Internal(phase=channel.end.phase, error_message=str(error))))
+        await channel.send(msg.Refusal(fault=msg.Internal(phase=channel.end.phase, error_message=str(error))))
         raise
 
 
@@ -248,18 +227,18 @@ class _ReceivedPush:
 
 
 async def _received_blocks(
-    channel: Channel, target: PushTarget, request: web.Request, plan: TransferPlan
+    channel: Channel, target: PushTarget, request: web.Request, plan: msg.TransferPlan
 ) -> _ReceivedPush:
     """Return the blocks, once there is room for their message."""
     size = message_bytes(plan)
     async with target.large.receiving(size, counted_caller(request)):
         connection_of(request).limit(size + SMALL_BYTES)
-        await channel.send(PushAccepted())
+        await channel.send(msg.PushAccepted())
 
         def arrived() -> int:
             return connection_of(request).received + target.archive_bytes()
 
-        message = await expect_in_pace(channel, NewBlocks, arrived, size)
+        message = await expect_in_pace(channel, msg.NewBlocks, arrived, size)
         batch = message.new_blocks
         archive = None if batch.archive is None else target.stored_path(batch.archive)
         async with _refusing(channel):
@@ -268,7 +247,7 @@ async def _received_blocks(
 
 
 async def _receive(
-    channel: Channel, target: PushTarget, request: web.Request, push: PushRequest, received: _ReceivedPush
+    channel: Channel, target: PushTarget, request: web.Request, push: msg.PushRequest, received: _ReceivedPush
 ) -> None:
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, push.force_update_if_diverged
@@ -277,13 +256,13 @@ async def _receive(
         return connection_of(request).received
 
     if not blocks:
-        await channel.send(BlocksAccepted())
-        await expect_in_pace(channel, CompleteRequest, arrived)
+        await channel.send(msg.BlocksAccepted())
+        await expect_in_pace(channel, msg.CompleteRequest, arrived)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     connection_of(request).limit(LIST_BYTES)
-    await channel.send(BlocksAccepted())
-    uploads = await expect_in_pace(channel, UploadsRequest, arrived)
+    await channel.send(msg.BlocksAccepted())
+    uploads = await expect_in_pace(channel, msg.UploadsRequest, arrived)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(
         alias=target.alias,
@@ -300,7 +279,7 @@ async def _receive(
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
-        await expect_in_pace(channel, CompleteRequest, arrived)
+        await expect_in_pace(channel, msg.CompleteRequest, arrived)
         await asyncio.to_thread(target.complete, acceptance, dataset, push)
     # Not earlier: a push that is interrupted refers to it again, instead of sending it once more.
     if received.archive is not None:
@@ -308,7 +287,7 @@ async def _receive(
 
 
 def _unpack(
-    blobs: BlobStore, batch: BlocksBatch, plan: TransferPlan, archive: Path | None = None
+    blobs: BlobStore, batch: msg.BlocksBatch, plan: msg.TransferPlan, archive: Path | None = None
 ) -> SpooledBlocks:
     """Return the blocks of an archive, in a file; raises `InvalidInput` unless they are as planned."""
     if batch.num_blocks != plan.num_blocks:
@@ -331,7 +310,7 @@ async def _receive_objects(
     target: PushTarget,
     request: web.Request,
     dataset: DatasetId,
-    uploads: UploadsRequest,
+    uploads: msg.UploadsRequest,
     *,
     most: int,
 ) -> None:
@@ -340,13 +319,13 @@ async def _receive_objects(
     while True:
         count += len(uploads.object_files)
         if count > most:
-            raise _refusal(Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
+            raise _refusal(msg.Phase.PUSH_UPLOADS, f"{count} objects for blocks that refer to fewer")
         connection_of(request).limit(LIST_BYTES)
         await channel.send(await asyncio.to_thread(target.uploads, request, dataset, uploads.object_files))
         await _await_uploads(channel, lambda: target.pushes.bytes_received(target.alias))
         if not uploads.is_truncated:
             return
-        uploads = await expect_in_pace(channel, UploadsRequest, lambda: connection_of(request).received)
+        uploads = await expect_in_pace(channel, msg.UploadsRequest, lambda: connection_of(request).received)
 
 
 async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
@@ -359,10 +338,10 @@ async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
             if unanswered == MAX_UNANSWERED_QUESTIONS:
                 text = f"no answer to {unanswered} questions about the progress, and no byte of an object"
                 raise TimeoutError(text) from error
-            await channel.send(ProgressRequest())
+            await channel.send(msg.ProgressRequest())
             unanswered += 1
         else:
-            if isinstance(message, UploadsComplete):
+            if isinstance(message, msg.UploadsComplete):
                 return
             unanswered = 0
         now = received()
@@ -382,10 +361,10 @@ def _has_another_name(alias: str) -> TransferRefused:
         f"it has this as {alias}",
         "it has this dataset under another name",
     )
-    refusals = [_refusal(Phase.PUSH_TARGET, text) for text in texts]
-    fitting = (refusal for refusal in refusals if fits_close_frame(Refusal(fault=refusal.fault)))
+    refusals = [_refusal(msg.Phase.PUSH_TARGET, text) for text in texts]
+    fitting = (refusal for refusal in refusals if fits_close_frame(msg.Refusal(fault=refusal.fault)))
     return next(fitting, refusals[-1])
 
 
-def _refusal(phase: Phase, text: str) -> TransferRefused:
-    return TransferRefused(fault=Internal(phase=phase, error_message=text))
+def _refusal(phase: msg.Phase, text: str) -> TransferRefused:
+    return TransferRefused(fault=msg.Internal(phase=phase, error_message=text))

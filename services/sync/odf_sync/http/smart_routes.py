@@ -37,6 +37,7 @@ from odf_sync.http.endpoints import (
 from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.serve_pull import PULL_MESSAGE_BYTES, PullSource, large_lists, serve_pull
 from odf_sync.http.serve_push import PushTarget, held_blocks, serve_push
+from odf_sync.smart import messages as msg
 from odf_sync.smart.channel import MAX_MESSAGE_BYTES, SMALL_BYTES, Channel, LargeMessages, PeerClosed
 from odf_sync.smart.exchange import (
     CLOSE_FAULT,
@@ -49,18 +50,6 @@ from odf_sync.smart.exchange import (
     Table,
     TransferRefused,
     close_reason,
-)
-from odf_sync.smart.messages import (
-    CHOSEN_HEADER,
-    CONTINUES_HEADER,
-    SIGNATURES_HEADER,
-    VERSION,
-    VERSION_HEADER,
-    YES,
-    DatasetVisibility,
-    Internal,
-    Phase,
-    Refusal,
 )
 
 log = structlog.stdlib.get_logger(__name__)
@@ -172,17 +161,17 @@ class SmartProtocol:
 
     def _offer_headers(self, caller: Caller) -> dict[str, str]:
         """Return the headers that say what a push may use."""
-        offered = {CONTINUES_HEADER: YES, SIGNATURES_HEADER: YES}
+        offered = {msg.CONTINUES_HEADER: msg.YES, msg.SIGNATURES_HEADER: msg.YES}
         if self._authorizer.keeps_private(caller):
-            offered[CHOSEN_HEADER] = YES
+            offered[msg.CHOSEN_HEADER] = msg.YES
         return offered
 
     def _creating(
-        self, request: web.Request, dataset: DatasetId, visibility: DatasetVisibility
+        self, request: web.Request, dataset: DatasetId, visibility: msg.DatasetVisibility
     ) -> AbstractContextManager[str]:
         wanted = access_rules.Visibility(visibility.value.lower())
         is_kept = self._authorizer.keeps_private(caller_of(request))
-        is_chosen = is_kept and request.headers.get(CHOSEN_HEADER) == YES
+        is_chosen = is_kept and request.headers.get(msg.CHOSEN_HEADER) == msg.YES
         return self._authorizer.creating(dataset, wanted, is_chosen=is_chosen)
 
     async def _upgrade(
@@ -220,7 +209,7 @@ def _require_allowed(request: web.Request, action: Action) -> None:
     try:
         require_still_allowed(request, action)
     except NotAllowed as error:
-        fault = Internal(phase=Phase.PUSH_COMPLETE, error_message=MAY_NO_LONGER_PUSH)
+        fault = msg.Internal(phase=msg.Phase.PUSH_COMPLETE, error_message=MAY_NO_LONGER_PUSH)
         raise TransferRefused(fault=fault) from error
 
 
@@ -234,13 +223,13 @@ def _unfit(request: web.Request) -> web.Response | None:
         return web.Response(status=400, text="`Upgrade` header did not include 'websocket'")
     if not request.headers.get(hdrs.SEC_WEBSOCKET_KEY, "").isascii():  # aiohttp fails for it
         return web.Response(status=400, text=f"`{hdrs.SEC_WEBSOCKET_KEY}` is not base64")
-    version = request.headers.get(VERSION_HEADER)
+    version = request.headers.get(msg.VERSION_HEADER)
     if version is None:
-        return web.Response(status=400, text=f"Header of type `{VERSION_HEADER}` was missing")
+        return web.Response(status=400, text=f"Header of type `{msg.VERSION_HEADER}` was missing")
     match = _INTEGER.fullmatch(version)
     if match is None or (number := int("".join(match.groups()))) not in INT32:
-        return web.Response(status=400, text=f"invalid HTTP header ({VERSION_HEADER})")
-    if number != VERSION:
+        return web.Response(status=400, text=f"invalid HTTP header ({msg.VERSION_HEADER})")
+    if number != msg.VERSION:
         body = b'{"message":"Incompatible client version"}'
         return web.Response(status=400, body=body, content_type="application/json")
     return None
@@ -270,7 +259,7 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
         await channel.close(closed.close_code, closed.reason.encode())
     except TransferRefused as refused:
         log.info("transfer refused", why=str(refused), **facts)
-        await channel.close(CLOSE_FAULT, close_reason(Refusal(fault=refused.fault)))
+        await channel.close(CLOSE_FAULT, close_reason(msg.Refusal(fault=refused.fault)))
     except (OdfError, TimeoutError) as error:
         text = str(error) or "no message in time"
         log.info("transfer failed", why=text, phase=channel.end.phase, **facts)
@@ -285,5 +274,5 @@ async def _run(channel: Channel, request: web.Request, serve: Serve) -> None:
 
 
 async def _close_with_fault(channel: Channel, text: str) -> None:
-    fault = Internal(phase=channel.end.phase, error_message=text)
-    await channel.close(CLOSE_FAULT, close_reason(Refusal(fault=fault)))
+    fault = msg.Internal(phase=channel.end.phase, error_message=text)
+    await channel.close(CLOSE_FAULT, close_reason(msg.Refusal(fault=fault)))

@@ -34,18 +34,10 @@ from odf_sync.repositories.remote_dataset import (
     Sink,
     blocks_in,
 )
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.connection import PULLED, NodeSession, connect, received_blocks
 from odf_sync.smart.exchange import PULL
-from odf_sync.smart.messages import (
-    DIRECT_HEADER,
-    EVERYONE_HEADER,
-    SIGNATURES_HEADER,
-    YES,
-    PullAccepted,
-    PullRequest,
-    TransferUrl,
-)
 
 HEAD: Final = "refs/head"
 READ_TIMEOUT: Final = urllib3.Timeout(connect=CONNECT_SECONDS, read=60)  # seconds
@@ -100,7 +92,9 @@ class UrlExpired(Unavailable):
     """RFC 3339."""
 
 
-def by_url_or_place(location: TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]) -> None:
+def by_url_or_place(
+    location: msg.TransferUrl, by_url: Callable[[], None], by_place: Callable[[], None]
+) -> None:
     """Transfer an object by the URL that a node gave for it, or by its place below the URL that the user gave.
 
     A node may know itself by another name than the user does: kamu gives http://127.0.0.1:P/… to a client of
@@ -180,10 +174,10 @@ class HttpDataset:
     def _read_head(self, text: bytes, headers: Mapping[str, str]) -> Multihash:
         """Note what the server offers, as it says with the head, and return the head."""
         self.sends_packs = headers.get(PACKS_HEADER) == PACK_VERSION
-        self.gives_urls = headers.get(DIRECT_HEADER) == YES
-        said = headers.get(EVERYONE_HEADER)
-        self.is_public = None if said is None else said == YES
-        self._sends_signatures = headers.get(SIGNATURES_HEADER) == YES
+        self.gives_urls = headers.get(msg.DIRECT_HEADER) == msg.YES
+        said = headers.get(msg.EVERYONE_HEADER)
+        self.is_public = None if said is None else said == msg.YES
+        self._sends_signatures = headers.get(msg.SIGNATURES_HEADER) == msg.YES
         try:
             return Multihash.parse(text.decode())
         except (UnicodeDecodeError, InvalidInput) as error:
@@ -244,9 +238,9 @@ class HttpDataset:
         blocks: dict[Multihash, bytes] = {}
         with suppress(NotFound), connect(f"{self._base}pull", PULL, self._headers) as connection:
             # By force: if `after` is not in the chain there, all of it is sent.
-            request = PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
+            request = msg.PullRequest(begin_after=after, stop_at=newest, force_update_if_diverged=True)
             connection.send(request)
-            plan = connection.expect(PullAccepted).transfer_plan
+            plan = connection.expect(msg.PullAccepted).transfer_plan
             if plan.bytes_in_raw_blocks <= BLOCKS_BYTES_LIMIT:
                 blocks = received_blocks(connection, plan)
             connection.close(PULLED)

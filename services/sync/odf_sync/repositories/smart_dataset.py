@@ -16,21 +16,11 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories.http_dataset import HttpDataset, by_url_or_place
 from odf_sync.repositories.remote_dataset import Sink
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT
 from odf_sync.smart.channel import PeerClosed
 from odf_sync.smart.connection import PULLED, Connection, connect, received_blocks
 from odf_sync.smart.exchange import PULL, TransferRefused
-from odf_sync.smart.messages import (
-    LISTED,
-    DownloadsReply,
-    DownloadsRequest,
-    InvalidInterval,
-    ObjectFile,
-    ObjectType,
-    PullAccepted,
-    PullRequest,
-    TransferUrl,
-)
 
 # Of blocks in one message, which is sent again as a whole if it is interrupted, and is twice as long. A pack is
 # continued.
@@ -48,7 +38,7 @@ class SmartDataset(HttpDataset):
         super().__init__(plain_url(url), token, networks)
         self.url = url
         self._blocks: dict[Multihash, bytes] = {}
-        self._urls: dict[tuple[ObjectKind, Multihash], TransferUrl] = {}
+        self._urls: dict[tuple[ObjectKind, Multihash], msg.TransferUrl] = {}
         self._connection: Connection | None = None
         self._refused: TransferRefused | None = None
 
@@ -63,11 +53,11 @@ class SmartDataset(HttpDataset):
             yield
             return
         with connect(f"{self._base}pull", PULL, self._headers) as connection:
-            connection.send(PullRequest(begin_after=begin_after, force_update_if_diverged=is_forced))
+            connection.send(msg.PullRequest(begin_after=begin_after, force_update_if_diverged=is_forced))
             try:
-                plan = connection.expect(PullAccepted).transfer_plan
+                plan = connection.expect(msg.PullAccepted).transfer_plan
             except TransferRefused as refused:
-                if not isinstance(refused.fault, InvalidInterval):
+                if not isinstance(refused.fault, msg.InvalidInterval):
                     raise
                 self._refused = refused
                 yield
@@ -85,15 +75,15 @@ class SmartDataset(HttpDataset):
     def request(self, objects: Iterable[tuple[ObjectKind, Multihash, int]]) -> None:
         """Ask where objects, given with their sizes in bytes, are; without an exchange they are read one by one."""
         files = tuple(
-            ObjectFile(object_type=ObjectType.for_kind(kind), physical_hash=name, size=size)
+            msg.ObjectFile(object_type=msg.ObjectType.for_kind(kind), physical_hash=name, size=size)
             for kind, name, size in objects
         )
         if self._connection is None or not files:
             return
         try:
-            for start in range(0, len(files), LISTED):
-                self._connection.send(DownloadsRequest(object_files=files[start : start + LISTED]))
-                for strategy in self._connection.expect(DownloadsReply).object_transfer_strategies:
+            for start in range(0, len(files), msg.LISTED):
+                self._connection.send(msg.DownloadsRequest(object_files=files[start : start + msg.LISTED]))
+                for strategy in self._connection.expect(msg.DownloadsReply).object_transfer_strategies:
                     file = strategy.object_file
                     self._urls[file.object_type.kind, file.physical_hash] = strategy.download_from
         except PeerClosed:  # such as an exchange that was idle while the first objects were downloaded

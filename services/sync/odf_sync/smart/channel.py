@@ -18,6 +18,7 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
 from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.access.rate_limits import BODY_BYTES_PER_SECOND, Pace, Shares
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import pieces_of
 from odf_sync.smart.exchange import (
     CLOSE_OK,
@@ -27,23 +28,8 @@ from odf_sync.smart.exchange import (
     refusal_in,
 )
 from odf_sync.smart.message_json import encode, numbers, place_json, with_items
-from odf_sync.smart.messages import (
-    Download,
-    DownloadsReply,
-    Fault,
-    Internal,
-    Message,
-    MetadataReply,
-    Phase,
-    ProgressRequest,
-    Refusal,
-    TransferPlan,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRunning,
-)
 
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=msg.Message)
 Socket = web.WebSocketResponse | ClientWebSocketResponse
 
 ABNORMAL: Final = 1006
@@ -86,9 +72,9 @@ class Channel:
         """Use an open WebSocket that leaves closing to its owner."""
         self._socket = socket
         self.end = end
-        self._early: deque[Message] = deque()
+        self._early: deque[msg.Message] = deque()
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: msg.Message) -> None:
         """Send a message, unless it was sent early; raises `PeerClosed`, and `InvalidInput` if it is too long."""
         self.end.note_sent(message)
         if self._early:
@@ -98,7 +84,7 @@ class Channel:
         else:
             await self._send(message)
 
-    async def send_early(self, message: Message) -> None:
+    async def send_early(self, message: msg.Message) -> None:
         """Send a message before its turn, which comes with `send`; raises `PeerClosed`.
 
         The other side reads it in its turn, and need not wait for it then.
@@ -106,8 +92,8 @@ class Channel:
         await self._send(message)
         self._early.append(message)
 
-    async def _send(self, message: Message) -> None:
-        is_long = isinstance(message, UploadsReply)
+    async def _send(self, message: msg.Message) -> None:
+        is_long = isinstance(message, msg.UploadsReply)
         text = await asyncio.to_thread(encode, message) if is_long else encode(message)
         pieces = [text[start : start + FRAME_BYTES] for start in range(0, len(text), FRAME_BYTES)]
         size = sum(len(piece.encode()) for piece in pieces)
@@ -115,17 +101,17 @@ class Channel:
             raise _too_long(f"{size}")
         await self._send_pieces(iter(pieces))
 
-    async def send_archive(self, message: MetadataReply, archive: BinaryIO) -> None:
+    async def send_archive(self, message: msg.MetadataReply, archive: BinaryIO) -> None:
         """Send a message with an archive that is in a file, in constant memory; raises `PeerClosed`."""
         self.end.note_sent(message)
         await self._send_pieces(with_items(message, map(numbers, pieces_of(archive))))
 
-    async def send_downloads(self, downloads: Iterable[Download]) -> None:
+    async def send_downloads(self, downloads: Iterable[msg.Download]) -> None:
         """Send where objects can be fetched, some of them in memory at a time, until the other side has gone.
 
         Raises `PeerClosed`, and `InvalidInput` once the message is too long.
         """
-        reply = DownloadsReply(object_transfer_strategies=())
+        reply = msg.DownloadsReply(object_transfer_strategies=())
         self.end.note_sent(reply)
         places = map(place_json, downloads)
         parts = iter(lambda: ",".join(islice(places, PLACES_AT_A_TIME)), "")
@@ -141,7 +127,7 @@ class Channel:
         except ConnectionError as error:
             raise PeerClosed from error
 
-    async def receive(self, seconds: float | None = None) -> Message:
+    async def receive(self, seconds: float | None = None) -> msg.Message:
         """Return the next message, whatever it is.
 
         Raises `PeerClosed`, `TransferRefused` for a refusal in a close frame, `ProtocolViolated`, and `TimeoutError`;
@@ -181,7 +167,7 @@ class Channel:
         now = asyncio.get_running_loop().time
         until = None if seconds is None else now() + seconds
         message = await self.receive(seconds)
-        while isinstance(message, ProgressRequest | UploadsRunning | UploadsComplete):
+        while isinstance(message, msg.ProgressRequest | msg.UploadsRunning | msg.UploadsComplete):
             message = await self.receive(None if until is None else until - now())
         return of_kind(kind, message)
 
@@ -202,9 +188,9 @@ class Channel:
         await self._socket.close(code=code if is_sendable else CLOSE_OK, message=reason)
 
 
-def of_kind(kind: type[M], message: Message) -> M:
+def of_kind(kind: type[M], message: msg.Message) -> M:
     """Return a message, which is of a kind; raises `TransferRefused` if it is a refusal, or `ProtocolViolated`."""
-    if isinstance(message, Refusal):
+    if isinstance(message, msg.Refusal):
         raise TransferRefused(fault=message.fault)
     if not isinstance(message, kind):
         raise ProtocolViolated(
@@ -283,20 +269,20 @@ JSON_BYTES_PER_ARCHIVE_BYTE: Final = 4  # at most
 ENTRY_BYTES: Final = 1536  # of an archive for each block: header, padding, and what does not compress
 INCOMPRESSIBLE: Final = 1024  # bytes that do not compress take one more, at most
 TOO_MANY_PUSHES: Final = "too many large pushes at a time; try again later"
-REFUSED_PUSH: Final = Internal(phase=Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
+REFUSED_PUSH: Final = msg.Internal(phase=msg.Phase.PUSH_METADATA, error_message=TOO_MANY_PUSHES)
 FIRST_BYTES_SECONDS: Final = 60.0  # before bytes of a large message, or of its archive, have to arrive
 LEAST_BYTES_PER_SECOND: Final = 32 * 1024  # after that
 SILENT_SECONDS: Final = 120.0  # without a byte; a push keeps disk and memory from others
 ARRIVAL_POLL_SECONDS: Final = 10.0  # between two checks of what has arrived
 
 
-def archive_bytes(plan: TransferPlan) -> int:
+def archive_bytes(plan: msg.TransferPlan) -> int:
     """Return the greatest size in bytes of an archive with the blocks of a plan."""
     raw = plan.bytes_in_raw_blocks
     return raw + raw // INCOMPRESSIBLE + ENTRY_BYTES * plan.num_blocks
 
 
-def message_bytes(plan: TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
+def message_bytes(plan: msg.TransferPlan, most: int = MAX_MESSAGE_BYTES) -> int:
     """Return the greatest size in bytes of the message with the blocks of a plan, up to `most`."""
     archive = archive_bytes(plan)
     return min(most, max(SMALL_BYTES, AROUND_BYTES + JSON_BYTES_PER_ARCHIVE_BYTE * archive))
@@ -341,7 +327,7 @@ class LargeMessages:
         wait_seconds: float = WAIT_SECONDS,
         *,
         small: int = SMALL_BYTES,
-        refusal: Fault = REFUSED_PUSH,
+        refusal: msg.Fault = REFUSED_PUSH,
     ) -> None:
         """Receive up to `most` bytes at a time, of each caller half, or one message alone, however large it is.
 

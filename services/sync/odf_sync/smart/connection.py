@@ -18,33 +18,18 @@ from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff
 from odf_sync.access.remote_login import denial
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, COUNTED_BYTES, read_archive, require_countable
 from odf_sync.smart.channel import SMALL_BYTES, Channel, PeerClosed, message_bytes, of_kind
 from odf_sync.smart.exchange import CLOSE_OK, PUSH, End, ProtocolViolated, Side, Table, TransferRefused
-from odf_sync.smart.messages import (
-    CHOSEN_HEADER,
-    CONTINUES_HEADER,
-    SIGNATURES_HEADER,
-    VERSION,
-    VERSION_HEADER,
-    YES,
-    DownloadsRequest,
-    Message,
-    MetadataReply,
-    MetadataRequest,
-    ProgressRequest,
-    Refusal,
-    TransferPlan,
-    UploadsRequest,
-)
 
 LOOK_SECONDS: Final = 1.0  # between two questions to the kernel
 LISTED_BYTES: Final = 4096  # of an object in the answer to a list: of a signed URL, 3 KiB
 
 
-def answer_bytes(message: Message) -> int:
+def answer_bytes(message: msg.Message) -> int:
     """Return the greatest size of the answer to a message, and of what comes before the next message is sent."""
-    count = len(message.object_files) if isinstance(message, DownloadsRequest | UploadsRequest) else 0
+    count = len(message.object_files) if isinstance(message, msg.DownloadsRequest | msg.UploadsRequest) else 0
     return SMALL_BYTES + LISTED_BYTES * count
 
 
@@ -103,7 +88,7 @@ class LimitedConnection(asyncio.Protocol):
 
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=msg.Message)
 
 ANSWER_SECONDS: Final = 1800.0  # the other node packs or checks a whole chain
 DOCUMENT_TIMEOUT: Final = aiohttp.ClientTimeout(total=60, sock_connect=CONNECT_SECONDS)
@@ -135,18 +120,18 @@ class Connection:
         limited: LimitedConnection | None = None,
     ) -> None:
         """Use an open WebSocket and its loop; `answer`: the headers of the server's answer to the upgrade."""
-        self.continues_uploads = answer.get(CONTINUES_HEADER) == YES
+        self.continues_uploads = answer.get(msg.CONTINUES_HEADER) == msg.YES
         """Whether the server continues uploads that were interrupted, and takes archives of blocks by upload."""
-        self.takes_signatures = answer.get(SIGNATURES_HEADER) == YES
+        self.takes_signatures = answer.get(msg.SIGNATURES_HEADER) == msg.YES
         """Whether the server takes signatures in archives of blocks."""
-        self.keeps_visibility = answer.get(CHOSEN_HEADER) == YES
+        self.keeps_visibility = answer.get(msg.CHOSEN_HEADER) == msg.YES
         """Whether a new dataset gets the visibility that was chosen, even if the server is single-tenant."""
         self._runner = runner
         self._channel = channel
         self._limited = limited
-        self._receiving: asyncio.Future[Message] | None = None
+        self._receiving: asyncio.Future[msg.Message] | None = None
 
-    def send(self, message: Message, most: int | None = None) -> None:
+    def send(self, message: msg.Message, most: int | None = None) -> None:
         """Send a message, after which `most` bytes may come; None: those of the answer to such a message.
 
         Raises as `expect` does if the server has refused, or has ended the exchange, meanwhile.
@@ -155,7 +140,7 @@ class Connection:
             self._limited.limit(answer_bytes(message) if most is None else most)
         self._run(self._send(message))
 
-    def send_early(self, message: Message) -> None:
+    def send_early(self, message: msg.Message) -> None:
         """Send a message before its turn, which comes with `send`."""
         self._run(_read_in_time(self._channel.send_early(message)))
 
@@ -165,13 +150,13 @@ class Connection:
         A question about the progress of uploads that are complete is passed over.
         """
         message = self.poll(ANSWER_SECONDS)
-        while isinstance(message, ProgressRequest):
+        while isinstance(message, msg.ProgressRequest):
             message = self.poll(ANSWER_SECONDS)
         if message is None:
             raise Unavailable(what="the other node", why=f"no answer in {ANSWER_SECONDS:g} s")
         return of_kind(kind, message)
 
-    def poll(self, seconds: float) -> Message | None:
+    def poll(self, seconds: float) -> msg.Message | None:
         """Return the next message, None if none comes in time; raises `TransferRefused`."""
         return _not_refused(self._run(self._receive(seconds)))
 
@@ -183,15 +168,15 @@ class Connection:
         """Return whether what came while the client waited or sent is the end of the exchange."""
         if self._receiving is None or not self._receiving.done():
             return False
-        return self._receiving.exception() is not None or isinstance(self._receiving.result(), Refusal)
+        return self._receiving.exception() is not None or isinstance(self._receiving.result(), msg.Refusal)
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: msg.Message) -> None:
         # Looked at by the running loop: it may receive the end of the exchange before it comes to this.
         if self._has_ended():
             _not_refused(await self._receive(0))
         await _read_in_time(self._channel.send(message))
 
-    async def _receive(self, seconds: float) -> Message | None:
+    async def _receive(self, seconds: float) -> msg.Message | None:
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(self._channel.receive())
         # Not cancelled: after that aiohttp would close the connection without waiting for the server's close frame.
@@ -228,17 +213,17 @@ async def _read_in_time(sending: Coroutine[Any, Any, None]) -> None:
         raise Unavailable(what="the other node", why=why) from error
 
 
-def _not_refused(message: Message | None) -> Message | None:
-    if isinstance(message, Refusal):
+def _not_refused(message: msg.Message | None) -> msg.Message | None:
+    if isinstance(message, msg.Refusal):
         raise TransferRefused(fault=message.fault)
     return message
 
 
-def received_blocks(connection: Connection, plan: TransferPlan) -> dict[Multihash, bytes]:
+def received_blocks(connection: Connection, plan: msg.TransferPlan) -> dict[Multihash, bytes]:
     """Return the blocks of a pull that was accepted, oldest first; raises `InvalidInput` unless they are as planned."""
     require_countable(plan, limit=BLOCKS_BYTES_LIMIT, counted=COUNTED_BYTES)
-    connection.send(MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES) + SMALL_BYTES)
-    batch = connection.expect(MetadataReply).blocks
+    connection.send(msg.MetadataRequest(), message_bytes(plan, MAX_RECEIVED_MESSAGE_BYTES) + SMALL_BYTES)
+    batch = connection.expect(msg.MetadataReply).blocks
     if batch.num_blocks != plan.num_blocks:
         text = f"{batch.num_blocks} blocks, but {plan.num_blocks} planned"
         raise InvalidInput(text=text, where="blocks")
@@ -341,7 +326,7 @@ class NodeSession:
         async with asyncio.timeout(CONNECT_SECONDS):
             return await self._http().ws_connect(
                 url,
-                headers={VERSION_HEADER: str(VERSION), **headers},
+                headers={msg.VERSION_HEADER: str(msg.VERSION), **headers},
                 autoclose=False,
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
                 max_msg_size=MAX_RECEIVED_MESSAGE_BYTES,

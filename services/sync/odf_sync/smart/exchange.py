@@ -10,47 +10,18 @@ from enum import Enum, auto
 from typing import Final
 
 from odf_common.errors import InvalidInput
+from odf_sync.smart import messages as msg
 from odf_sync.smart.message_json import decode, encode
-from odf_sync.smart.messages import (
-    BlocksAccepted,
-    CompleteRequest,
-    DownloadsReply,
-    DownloadsRequest,
-    Fault,
-    Internal,
-    InvalidHead,
-    InvalidInterval,
-    Message,
-    MetadataReply,
-    MetadataRequest,
-    NameCollision,
-    NewBlocks,
-    Phase,
-    ProgressRequest,
-    PullAccepted,
-    PullRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    RefCollision,
-    Refusal,
-    SeedBlockOverwriteRestricted,
-    UnknownFault,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-    UploadsRunning,
-)
 
 CLOSE_OK: Final = 1000
 CLOSE_FAULT: Final = 1011
 MAX_CLOSE_REASON_BYTES: Final = 123  # RFC 6455
 ADVICE: Final = {
-    InvalidInterval: "the chains have diverged: pull it to a reference with --as NAME@REF, and compare them",
-    InvalidHead: "the dataset was changed there meanwhile: pull it, and push again",
-    SeedBlockOverwriteRestricted: "push it under another name: the dataset there is not the same one",
-    RefCollision: "push it under the name that it has there",
-    NameCollision: "push it under another name",
+    msg.InvalidInterval: "the chains have diverged: pull it to a reference with --as NAME@REF, and compare them",
+    msg.InvalidHead: "the dataset was changed there meanwhile: pull it, and push again",
+    msg.SeedBlockOverwriteRestricted: "push it under another name: the dataset there is not the same one",
+    msg.RefCollision: "push it under the name that it has there",
+    msg.NameCollision: "push it under another name",
 }
 NO_TARGET: Final = (
     "push it under the name that it has there; if you see none, another account or another push has it: "
@@ -91,22 +62,22 @@ class ProtocolViolated(InvalidInput):
 class TransferRefused(InvalidInput):
     """The other side refused the transfer."""
 
-    fault: Fault
+    fault: msg.Fault
 
     def __str__(self) -> str:
         """Return the reason."""
         match self.fault:
-            case InvalidHead(expected_head=head):
+            case msg.InvalidHead(expected_head=head):
                 why = f"its head is {head}" if head is not None else "it does not have the dataset"
-            case InvalidInterval(head=head, tail=tail):
+            case msg.InvalidInterval(head=head, tail=tail):
                 why = f"{tail} is not in the chain of {head}"
-            case SeedBlockOverwriteRestricted():
+            case msg.SeedBlockOverwriteRestricted():
                 why = "it has a dataset with another id or kind under this name"
-            case RefCollision(dataset_id=dataset):
+            case msg.RefCollision(dataset_id=dataset):
                 why = f"it has {dataset} under another name"
-            case NameCollision(dataset_alias=alias):
+            case msg.NameCollision(dataset_alias=alias):
                 why = f"it has another dataset named {alias[:200]}"
-            case UnknownFault(text=text):
+            case msg.UnknownFault(text=text):
                 why = text[:500]
             case other:
                 why = other.error_message[:500]
@@ -114,7 +85,7 @@ class TransferRefused(InvalidInput):
 
     def advice(self) -> str:
         """Return the remedy."""
-        if isinstance(self.fault, Internal) and self.fault.phase is Phase.PUSH_TARGET:
+        if isinstance(self.fault, msg.Internal) and self.fault.phase is msg.Phase.PUSH_TARGET:
             return NO_TARGET
         return ADVICE.get(type(self.fault), "")
 
@@ -122,13 +93,13 @@ class TransferRefused(InvalidInput):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Turn:
     sender: Side
-    message: type[Message]
+    message: type[msg.Message]
     then: ExchangeState
     truncated: bool | None = None  # only for such a list of objects
 
-    def fits(self, message: Message) -> bool:
+    def fits(self, message: msg.Message) -> bool:
         is_listed = self.truncated is None or (
-            isinstance(message, UploadsRequest) and message.is_truncated == self.truncated
+            isinstance(message, msg.UploadsRequest) and message.is_truncated == self.truncated
         )
         return isinstance(message, self.message) and is_listed
 
@@ -136,39 +107,43 @@ class _Turn:
 Table = Mapping[ExchangeState, tuple[_Turn, ...]]
 
 
-def _client(message: type[Message], then: ExchangeState, *, truncated: bool | None = None) -> _Turn:
+def _client(message: type[msg.Message], then: ExchangeState, *, truncated: bool | None = None) -> _Turn:
     return _Turn(sender=Side.CLIENT, message=message, then=then, truncated=truncated)
 
 
-def _server(message: type[Message], then: ExchangeState) -> _Turn:
+def _server(message: type[msg.Message], then: ExchangeState) -> _Turn:
     return _Turn(sender=Side.SERVER, message=message, then=then)
 
 
 def _uploading(state: ExchangeState, then: ExchangeState) -> tuple[_Turn, ...]:
     return (
-        _server(ProgressRequest, state),
+        _server(msg.ProgressRequest, state),
         REFUSED,
-        _client(UploadsRunning, state),
-        _client(UploadsComplete, then),
+        _client(msg.UploadsRunning, state),
+        _client(msg.UploadsComplete, then),
     )
 
 
 # May take the place of any answer of the server's.
-REFUSED: Final = _server(Refusal, ExchangeState.FAILED)
+REFUSED: Final = _server(msg.Refusal, ExchangeState.FAILED)
 
 PULL: Final[Table] = {
-    ExchangeState.START: (_client(PullRequest, ExchangeState.REQUESTED),),
-    ExchangeState.REQUESTED: (_server(PullAccepted, ExchangeState.ACCEPTED), REFUSED),
-    ExchangeState.ACCEPTED: (_client(MetadataRequest, ExchangeState.BLOCKS_REQUESTED),),
-    ExchangeState.BLOCKS_REQUESTED: (_server(MetadataReply, ExchangeState.READY), REFUSED),
-    ExchangeState.READY: (_client(DownloadsRequest, ExchangeState.OBJECTS_LISTED),),
-    ExchangeState.OBJECTS_LISTED: (_server(DownloadsReply, ExchangeState.READY), REFUSED),
+    ExchangeState.START: (_client(msg.PullRequest, ExchangeState.REQUESTED),),
+    ExchangeState.REQUESTED: (_server(msg.PullAccepted, ExchangeState.ACCEPTED), REFUSED),
+    ExchangeState.ACCEPTED: (_client(msg.MetadataRequest, ExchangeState.BLOCKS_REQUESTED),),
+    ExchangeState.BLOCKS_REQUESTED: (_server(msg.MetadataReply, ExchangeState.READY), REFUSED),
+    ExchangeState.READY: (_client(msg.DownloadsRequest, ExchangeState.OBJECTS_LISTED),),
+    ExchangeState.OBJECTS_LISTED: (_server(msg.DownloadsReply, ExchangeState.READY), REFUSED),
 }
 
 # A question about progress may cross with the answer that all was sent: the client still gets it in the next states,
 # and may answer it.
 _LATE: Final = {
-    state: (_server(ProgressRequest, state), _client(UploadsRunning, state), _client(UploadsComplete, state))
+    state: (
+        _server(msg.ProgressRequest, state),
+        _client(msg.UploadsRunning, state),
+        _client(msg.UploadsComplete, state),
+    )
     for state in (
         ExchangeState.READY,
         ExchangeState.OBJECTS_LISTED,
@@ -177,23 +152,23 @@ _LATE: Final = {
     )
 }
 _PUSH: Final[Table] = {
-    ExchangeState.START: (_client(PushRequest, ExchangeState.REQUESTED),),
-    ExchangeState.REQUESTED: (_server(PushAccepted, ExchangeState.ACCEPTED), REFUSED),
-    ExchangeState.ACCEPTED: (_client(NewBlocks, ExchangeState.BLOCKS_SENT),),
-    ExchangeState.BLOCKS_SENT: (_server(BlocksAccepted, ExchangeState.READY), REFUSED),
+    ExchangeState.START: (_client(msg.PushRequest, ExchangeState.REQUESTED),),
+    ExchangeState.REQUESTED: (_server(msg.PushAccepted, ExchangeState.ACCEPTED), REFUSED),
+    ExchangeState.ACCEPTED: (_client(msg.NewBlocks, ExchangeState.BLOCKS_SENT),),
+    ExchangeState.BLOCKS_SENT: (_server(msg.BlocksAccepted, ExchangeState.READY), REFUSED),
     ExchangeState.READY: (
-        _client(UploadsRequest, ExchangeState.OBJECTS_LISTED, truncated=True),
-        _client(UploadsRequest, ExchangeState.LAST_OBJECTS_LISTED, truncated=False),
-        _client(CompleteRequest, ExchangeState.COMPLETING),  # of no blocks
+        _client(msg.UploadsRequest, ExchangeState.OBJECTS_LISTED, truncated=True),
+        _client(msg.UploadsRequest, ExchangeState.LAST_OBJECTS_LISTED, truncated=False),
+        _client(msg.CompleteRequest, ExchangeState.COMPLETING),  # of no blocks
     ),
-    ExchangeState.OBJECTS_LISTED: (_server(UploadsReply, ExchangeState.UPLOADING), REFUSED),
-    ExchangeState.LAST_OBJECTS_LISTED: (_server(UploadsReply, ExchangeState.LAST_UPLOADING), REFUSED),
+    ExchangeState.OBJECTS_LISTED: (_server(msg.UploadsReply, ExchangeState.UPLOADING), REFUSED),
+    ExchangeState.LAST_OBJECTS_LISTED: (_server(msg.UploadsReply, ExchangeState.LAST_UPLOADING), REFUSED),
     ExchangeState.UPLOADING: _uploading(ExchangeState.UPLOADING, ExchangeState.READY),
     ExchangeState.LAST_UPLOADING: _uploading(ExchangeState.LAST_UPLOADING, ExchangeState.UPLOADED),
-    ExchangeState.UPLOADED: (_client(CompleteRequest, ExchangeState.COMPLETING),),
-    ExchangeState.COMPLETING: (_server(PushConfirmed, ExchangeState.DONE), REFUSED),
+    ExchangeState.UPLOADED: (_client(msg.CompleteRequest, ExchangeState.COMPLETING),),
+    ExchangeState.COMPLETING: (_server(msg.PushConfirmed, ExchangeState.DONE), REFUSED),
     ExchangeState.DONE: (
-        _server(PushConfirmed, ExchangeState.DONE),
+        _server(msg.PushConfirmed, ExchangeState.DONE),
         REFUSED,
     ),  # what came first was a question about the progress
 }
@@ -211,15 +186,15 @@ class End:
     """The kind of the refusal that was sent, which ends the exchange."""
     _violated: ExchangeState | None = field(default=None, init=False)
 
-    def note_sent(self, message: Message) -> None:
+    def note_sent(self, message: msg.Message) -> None:
         """Advance the state by a message that is sent."""
         turn = next((turn for turn in self._turns(own=True) if turn.fits(message)), None)
         assert turn is not None, f"{type(message).__name__} cannot be sent in state {self.state}"
         self.state = turn.then
-        if isinstance(message, Refusal):
+        if isinstance(message, msg.Refusal):
             self.refused = type(message.fault).__name__
 
-    def receive(self, text: str) -> Message:
+    def receive(self, text: str) -> msg.Message:
         """Return the message; raises `ProtocolViolated`, and then nothing more may come."""
         if self.refused is not None:
             raise ProtocolViolated(text=f"the exchange has ended: {self.refused}")
@@ -239,7 +214,7 @@ class End:
         return message
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> msg.Phase:
         """Return the step that fails, if it does now, or has failed."""
         return (_PULL_PHASES if self.table is PULL else _PUSH_PHASES)[self._violated or self.state]
 
@@ -247,50 +222,52 @@ class End:
         return (turn for turn in self.table.get(self.state, ()) if (turn.sender is self.side) == own)
 
 
-_PULL_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PULL_OBJECTS) | {
-    ExchangeState.START: Phase.PULL_INITIAL,
-    ExchangeState.REQUESTED: Phase.PULL_INITIAL,
-    ExchangeState.ACCEPTED: Phase.PULL_METADATA,
-    ExchangeState.BLOCKS_REQUESTED: Phase.PULL_METADATA,
-    ExchangeState.FAILED: Phase.PULL_METADATA,
+_PULL_PHASES: Final = dict.fromkeys(ExchangeState, msg.Phase.PULL_OBJECTS) | {
+    ExchangeState.START: msg.Phase.PULL_INITIAL,
+    ExchangeState.REQUESTED: msg.Phase.PULL_INITIAL,
+    ExchangeState.ACCEPTED: msg.Phase.PULL_METADATA,
+    ExchangeState.BLOCKS_REQUESTED: msg.Phase.PULL_METADATA,
+    ExchangeState.FAILED: msg.Phase.PULL_METADATA,
 }
-_PUSH_PHASES: Final = dict.fromkeys(ExchangeState, Phase.PUSH_OBJECTS) | {
-    ExchangeState.START: Phase.PUSH_INITIAL,
-    ExchangeState.REQUESTED: Phase.PUSH_INITIAL,
-    ExchangeState.ACCEPTED: Phase.PUSH_METADATA,
-    ExchangeState.BLOCKS_SENT: Phase.PUSH_METADATA,
-    ExchangeState.FAILED: Phase.PUSH_METADATA,
-    ExchangeState.UPLOADING: Phase.PUSH_UPLOADS,
-    ExchangeState.LAST_UPLOADING: Phase.PUSH_UPLOADS,
-    ExchangeState.UPLOADED: Phase.PUSH_COMPLETE,
-    ExchangeState.COMPLETING: Phase.PUSH_COMPLETE,
+_PUSH_PHASES: Final = dict.fromkeys(ExchangeState, msg.Phase.PUSH_OBJECTS) | {
+    ExchangeState.START: msg.Phase.PUSH_INITIAL,
+    ExchangeState.REQUESTED: msg.Phase.PUSH_INITIAL,
+    ExchangeState.ACCEPTED: msg.Phase.PUSH_METADATA,
+    ExchangeState.BLOCKS_SENT: msg.Phase.PUSH_METADATA,
+    ExchangeState.FAILED: msg.Phase.PUSH_METADATA,
+    ExchangeState.UPLOADING: msg.Phase.PUSH_UPLOADS,
+    ExchangeState.LAST_UPLOADING: msg.Phase.PUSH_UPLOADS,
+    ExchangeState.UPLOADED: msg.Phase.PUSH_COMPLETE,
+    ExchangeState.COMPLETING: msg.Phase.PUSH_COMPLETE,
 }
 
 
-def fits_close_frame(refusal: Refusal) -> bool:
+def fits_close_frame(refusal: msg.Refusal) -> bool:
     """Return whether `close_reason` leaves a refusal as it is."""
     return len(encode(refusal).encode()) <= MAX_CLOSE_REASON_BYTES
 
 
-def close_reason(refusal: Refusal) -> bytes:
+def close_reason(refusal: msg.Refusal) -> bytes:
     """Return the reason of a close frame; a message that does not fit is cut, so that the JSON stays whole."""
     text = encode(refusal)
     # Such a fault has hashes or names that cannot be cut without becoming others: only its kind is sent.
-    if not fits_close_frame(refusal) and not isinstance(refusal.fault, Internal):
-        refusal = Refusal(fault=Internal(phase=Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__))
+    if not fits_close_frame(refusal) and not isinstance(refusal.fault, msg.Internal):
+        refusal = msg.Refusal(
+            fault=msg.Internal(phase=msg.Phase.PUSH_TARGET, error_message=type(refusal.fault).__name__)
+        )
         text = encode(refusal)
     fault = refusal.fault
-    while len(text.encode()) > MAX_CLOSE_REASON_BYTES and isinstance(fault, Internal):
-        fault = Internal(phase=fault.phase, error_message=fault.error_message[:-1])
-        text = encode(Refusal(fault=fault))
+    while len(text.encode()) > MAX_CLOSE_REASON_BYTES and isinstance(fault, msg.Internal):
+        fault = msg.Internal(phase=fault.phase, error_message=fault.error_message[:-1])
+        text = encode(msg.Refusal(fault=fault))
     return text.encode()
 
 
-def refusal_in(reason: str) -> Refusal | None:
+def refusal_in(reason: str) -> msg.Refusal | None:
     """Return the refusal in the reason of a close frame, None if there is none."""
     try:
-        refusal = decode(reason, (Refusal,))
+        refusal = decode(reason, (msg.Refusal,))
     except InvalidInput:
         return None
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, msg.Refusal)
     return refusal

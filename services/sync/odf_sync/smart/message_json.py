@@ -18,23 +18,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_sync.smart.messages import (
-    EXTENSION,
-    Download,
-    DownloadsReply,
-    Fault,
-    Message,
-    MetadataReply,
-    NewBlocks,
-    ObjectFile,
-    Phase,
-    Refusal,
-    UnknownFault,
-    Upload,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRunning,
-)
+from odf_sync.smart import messages as msg
 
 T = TypeVar("T")
 
@@ -47,28 +31,28 @@ _NO_PAYLOAD: Final = '"payload":[]'
 _NO_PLACES: Final = '"object_transfer_strategies":[]'
 _BLANK: Final = re.compile(r"\s*")
 _NUMBERS: Final = tuple(str(number) for number in range(256))
-_FAULTS: Final[Mapping[str, type[Fault]]] = {
-    fault.__name__: fault for fault in get_args(Fault) if fault is not UnknownFault
+_FAULTS: Final[Mapping[str, type[msg.Fault]]] = {
+    fault.__name__: fault for fault in get_args(msg.Fault) if fault is not msg.UnknownFault
 }
 
 
-def encode(message: Message) -> str:
+def encode(message: msg.Message) -> str:
     """Return the compact JSON of a message."""
     match message:
-        case MetadataReply(blocks=batch) | NewBlocks(new_blocks=batch):
+        case msg.MetadataReply(blocks=batch) | msg.NewBlocks(new_blocks=batch):
             starts = range(0, len(batch.payload), PART_CHARS)
             items = (numbers(batch.payload[start : start + PART_CHARS]) for start in starts)
             return "".join(with_items(message, items))
         case (
-            DownloadsReply(object_transfer_strategies=strategies)
-            | UploadsReply(object_transfer_strategies=strategies)
+            msg.DownloadsReply(object_transfer_strategies=strategies)
+            | msg.UploadsReply(object_transfer_strategies=strategies)
         ):
             return "".join(with_items(message, map(place_json, strategies)))
         case _:
             return _compact(_enveloped(message))
 
 
-def with_items(message: Message, items: Iterable[str]) -> Iterator[str]:
+def with_items(message: msg.Message, items: Iterable[str]) -> Iterator[str]:
     """Yield the JSON of a message in pieces; `items` are the JSON of its list, in place of those that it has."""
     text = _compact(_enveloped(message))
     mark = _NO_PLACES if _NO_PLACES in text else _NO_PAYLOAD
@@ -81,18 +65,18 @@ def with_items(message: Message, items: Iterable[str]) -> Iterator[str]:
     yield mark[-1] + after
 
 
-def _enveloped(message: Message) -> object:
+def _enveloped(message: msg.Message) -> object:
     """Return a message as JSON, without the items of long lists."""
     match message:
-        case Refusal(fault=fault):
+        case msg.Refusal(fault=fault):
             return {"Err": {type(fault).__name__: _plain(fault)}}
-        case UploadsRunning():
+        case msg.UploadsRunning():
             return {"details": {"Running": _plain(message)}}
-        case UploadsComplete():
+        case msg.UploadsComplete():
             return {"details": "Complete"}
-        case DownloadsReply():
+        case msg.DownloadsReply():
             return {"object_transfer_strategies": []}
-        case UploadsReply():
+        case msg.UploadsReply():
             return {"Ok": {"object_transfer_strategies": []}}
         case _:
             return {"Ok": _plain(message)} if _is_result(type(message)) else _plain(message)
@@ -102,7 +86,7 @@ def _compact(plain: object) -> str:
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
-def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
+def decode(text: str, candidates: Iterable[type[msg.Message]]) -> msg.Message:
     """Return the message, as that of the `candidates` whose form the JSON has; raises `InvalidInput`."""
     plain = _parse(text)
     forms = {_form(kind): kind for kind in candidates}
@@ -112,7 +96,7 @@ def decode(text: str, candidates: Iterable[type[Message]]) -> Message:
     raise InvalidInput(text=f"expected {' or '.join(sorted(forms))}", where="message")
 
 
-def place_json(item: Download | Upload) -> str:
+def place_json(item: msg.Download | msg.Upload) -> str:
     """Return the JSON of the place of an object."""
     return _compact(_plain(item))
 
@@ -122,11 +106,11 @@ def numbers(piece: bytes) -> str:
     return ",".join([_NUMBERS[number] for number in piece])
 
 
-def _form(kind: type[Message]) -> str:
+def _form(kind: type[msg.Message]) -> str:
     """Return the field that shows that an object is of this kind; empty if all objects may be."""
-    if kind is Refusal:
+    if kind is msg.Refusal:
         return "Err"
-    if kind in (UploadsRunning, UploadsComplete):
+    if kind in (msg.UploadsRunning, msg.UploadsComplete):
         return "details"
     if _is_result(kind):
         return "Ok"
@@ -134,27 +118,27 @@ def _form(kind: type[Message]) -> str:
     return required[0] if required else ""
 
 
-def _decode(kind: type[Message], plain: Mapping[str, object]) -> Message:
-    if kind is Refusal:
-        return Refusal(fault=_fault(plain["Err"]))
-    if kind in (UploadsRunning, UploadsComplete):
+def _decode(kind: type[msg.Message], plain: Mapping[str, object]) -> msg.Message:
+    if kind is msg.Refusal:
+        return msg.Refusal(fault=_fault(plain["Err"]))
+    if kind in (msg.UploadsRunning, msg.UploadsComplete):
         details = plain["details"]
         if details == "Complete":
-            return UploadsComplete()
-        return _read(UploadsRunning, _object(details, "details").get("Running"), "details.Running")
+            return msg.UploadsComplete()
+        return _read(msg.UploadsRunning, _object(details, "details").get("Running"), "details.Running")
     return _read(kind, plain["Ok"] if _is_result(kind) else plain, "Ok" if _is_result(kind) else "message")
 
 
-def _fault(plain: object) -> Fault:
+def _fault(plain: object) -> msg.Fault:
     """Return an error; one that is not known, or has other fields, as its JSON: it is a refusal in any case."""
     for name, facts in plain.items() if isinstance(plain, dict) else ():
         if name in _FAULTS:
             with suppress(InvalidInput):
                 return _read(_FAULTS[name], facts, f"Err.{name}")
-    return UnknownFault(text=json.dumps(plain))
+    return msg.UnknownFault(text=json.dumps(plain))
 
 
-def _is_result(kind: type[Message]) -> bool:
+def _is_result(kind: type[msg.Message]) -> bool:
     return getattr(kind, "is_result", False)
 
 
@@ -180,7 +164,7 @@ def _parse(text: str) -> Mapping[str, object]:
 
 def _object_file(plain: dict[str, object]) -> object:
     """Return an object of a list as it is kept: as the JSON has it, it would take several times the memory."""
-    return _read(ObjectFile, plain, "object_file") if "physical_hash" in plain else plain
+    return _read(msg.ObjectFile, plain, "object_file") if "physical_hash" in plain else plain
 
 
 def _bytes(text: str, start: int, end: int) -> bytes:
@@ -199,7 +183,7 @@ def _bytes(text: str, start: int, end: int) -> bytes:
 def _plain(value: object) -> object:
     """Return a value as JSON; bytes are filled in later."""
     match value:
-        case Phase():
+        case msg.Phase():
             side, _, name = value.partition("/")
             return {side: name}
         case Multihash():
@@ -221,7 +205,7 @@ def _plain(value: object) -> object:
 
 def _is_written(field: Field[Any], value: object) -> bool:
     """Return whether to encode a field: always if the specification has it, else only with a value."""
-    return dict(field.metadata) != EXTENSION or getattr(value, field.name) is not None
+    return dict(field.metadata) != msg.EXTENSION or getattr(value, field.name) is not None
 
 
 def _read(kind: type[T], plain: object, where: str) -> T:
@@ -260,7 +244,7 @@ def _value(hint: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a 
         if not isinstance(plain, list):
             raise InvalidInput(text="expected a list", where=where)
         return tuple(_value(get_args(hint)[0], item, f"{where}[{n}]") for n, item in enumerate(plain))
-    if hint is Phase:
+    if hint is msg.Phase:
         return _phase(plain, where)
     if is_dataclass(hint) and hint is not Multihash:
         return _read(hint, plain, where)  # type: ignore[arg-type]
@@ -279,10 +263,10 @@ def _scalar(hint: Any, plain: object, where: str) -> object:  # noqa: ANN401 - a
     raise InvalidInput(text=f"expected {hint.__name__}, got {str(plain)[:80]!r}", where=where)
 
 
-def _phase(plain: object, where: str) -> Phase:
+def _phase(plain: object, where: str) -> msg.Phase:
     for side, name in _object(plain, where).items():
         try:
-            return Phase(f"{side}/{name}")
+            return msg.Phase(f"{side}/{name}")
         except ValueError as error:
             raise InvalidInput(text=f"unknown phase {side}/{name}"[:200], where=where) from error
     raise InvalidInput(text="expected a phase", where=where)

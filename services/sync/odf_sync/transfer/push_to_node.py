@@ -21,6 +21,7 @@ from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.remote_login import authorization
 from odf_sync.repositories import HttpDataset
+from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, Range, in_parts, no_signature, objects_of, pack
 from odf_sync.smart.channel import (
     AROUND_BYTES,
@@ -30,28 +31,6 @@ from odf_sync.smart.channel import (
 )
 from odf_sync.smart.connection import CLOSED_SECONDS, Connection
 from odf_sync.smart.exchange import CLOSE_OK, PUSH
-from odf_sync.smart.messages import (
-    CHOSEN_HEADER,
-    LISTED,
-    YES,
-    BlocksAccepted,
-    BlocksBatch,
-    CompleteRequest,
-    DatasetVisibility,
-    NewBlocks,
-    ObjectFile,
-    ProgressRequest,
-    PushAccepted,
-    PushConfirmed,
-    PushRequest,
-    PushStrategy,
-    TransferPlan,
-    Upload,
-    UploadsComplete,
-    UploadsReply,
-    UploadsRequest,
-    UploadsRunning,
-)
 from odf_sync.transfer.local_copy import Step, require_accounts
 from odf_sync.transfer.push_source import (
     DataNotHere,
@@ -114,7 +93,7 @@ class _Part:
 
     def __init__(self, links: Iterable[Link]) -> None:
         self._links = links
-        self._objects: dict[ObjectFile, None] = {}
+        self._objects: dict[msg.ObjectFile, None] = {}
         self.head: Multihash | None = None
 
     def links(self) -> Iterator[Link]:
@@ -127,17 +106,17 @@ class _Part:
             yield link
 
     @property
-    def objects(self) -> tuple[ObjectFile, ...]:
+    def objects(self) -> tuple[msg.ObjectFile, ...]:
         return tuple(reversed(self._objects))
 
 
 def _send_part(
     source: PushSource, there: HttpDataset, request: Push, part: _Part, head: Multihash | None
-) -> Generator[Step, None, TransferPlan]:
+) -> Generator[Step, None, msg.TransferPlan]:
     headers = authorization(source.token)
     if request.is_chosen:
-        headers[CHOSEN_HEADER] = YES
-    is_private = request.is_chosen and request.visibility is DatasetVisibility.PRIVATE
+        headers[msg.CHOSEN_HEADER] = msg.YES
+    is_private = request.is_chosen and request.visibility is msg.DatasetVisibility.PRIVATE
     with ExitStack() as stack:
         try:
             connection = stack.enter_context(source.session.exchange(f"{there.url}push", PUSH, headers))
@@ -150,8 +129,8 @@ def _send_part(
         plan = _send_blocks(source, connection, request, part, head)
         yield from _send_objects(source, connection, part)
         yield Step(alias=source.alias, state="committing")
-        connection.send(CompleteRequest())
-        connection.expect(PushConfirmed)
+        connection.send(msg.CompleteRequest())
+        connection.expect(msg.PushConfirmed)
         if time.monotonic() - started > CROSSING_SECONDS:
             assert part.head is not None, "a part has a block"
             _require_confirmed(source, there, connection, part.head, before=head)
@@ -174,7 +153,7 @@ def _require_confirmed(
     """
     while not _has_moved(source, there, pushed, before):
         try:
-            connection.expect(PushConfirmed)
+            connection.expect(msg.PushConfirmed)
         except PeerClosed as closed:
             if closed.close_code != CLOSE_OK:
                 raise
@@ -191,7 +170,7 @@ def _has_moved(source: PushSource, there: HttpDataset, pushed: Multihash, before
 
 def _send_blocks(
     source: PushSource, connection: Connection, request: Push, part: _Part, head: Multihash | None
-) -> TransferPlan:
+) -> msg.TransferPlan:
     datasets, dataset = source.datasets, source.state.dataset_id
     signature = (
         own_signatures(datasets, dataset, source.alias) if connection.takes_signatures else no_signature
@@ -205,7 +184,7 @@ def _send_blocks(
             text = f"{size} bytes of blocks; a chain of at most {BLOCKS_BYTES_LIMIT} can replace another"
             raise InvalidInput(text=text, where=source.alias)
         connection.send(
-            PushRequest(
+            msg.PushRequest(
                 current_head=head,
                 transfer_plan=plan,
                 force_update_if_diverged=request.is_forced,
@@ -214,39 +193,39 @@ def _send_blocks(
         )
         if connection.continues_uploads and archive.stat().st_size <= MAX_INLINE_ARCHIVE_BYTES:
             _send_early(source, connection, archive, plan, part)
-        connection.expect(PushAccepted)
+        connection.expect(msg.PushAccepted)
         batch = _batch(source, connection, archive, plan.num_blocks)
-    connection.send(NewBlocks(new_blocks=batch))
-    connection.expect(BlocksAccepted)
+    connection.send(msg.NewBlocks(new_blocks=batch))
+    connection.expect(msg.BlocksAccepted)
     return plan
 
 
 def _send_early(
-    source: PushSource, connection: Connection, archive: Path, plan: TransferPlan, part: _Part
+    source: PushSource, connection: Connection, archive: Path, plan: msg.TransferPlan, part: _Part
 ) -> None:
     """Send blocks, object list and inline objects without waiting for answers, to save round trips.
 
     The node reads one message after another.
     """
-    connection.send_early(NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
-    if plan.num_objects > min(LISTED, LISTED_EARLY):
+    connection.send_early(msg.NewBlocks(new_blocks=_batch(source, connection, archive, plan.num_blocks)))
+    if plan.num_objects > min(msg.LISTED, LISTED_EARLY):
         return
-    connection.send_early(UploadsRequest(object_files=part.objects, is_truncated=False))
+    connection.send_early(msg.UploadsRequest(object_files=part.objects, is_truncated=False))
     if not plan.num_objects:
-        connection.send_early(UploadsComplete())
-        connection.send_early(CompleteRequest())
+        connection.send_early(msg.UploadsComplete())
+        connection.send_early(msg.CompleteRequest())
 
 
-def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> BlocksBatch:
+def _batch(source: PushSource, connection: Connection, archive: Path, count: int) -> msg.BlocksBatch:
     """Return the message's form of an archive: its bytes, or its hash if it is long and could be uploaded."""
     size = archive.stat().st_size
     if not connection.continues_uploads or size <= MAX_INLINE_ARCHIVE_BYTES:
-        return BlocksBatch(num_blocks=count, payload=archive.read_bytes())
+        return msg.BlocksBatch(num_blocks=count, payload=archive.read_bytes())
     with archive.open("rb") as content:
         name = physical_hash(content)
         url, headers = f"{source.there.url}archives/{name}", authorization(source.token)
         _uploader(source, connection).complete(File(url=url, headers=headers, content=content, size=size))
-    return BlocksBatch(num_blocks=count, payload=b"", archive=name)
+    return msg.BlocksBatch(num_blocks=count, payload=b"", archive=name)
 
 
 def _uploader(source: PushSource, connection: Connection) -> Uploader:
@@ -265,18 +244,18 @@ def _send_objects(source: PushSource, connection: Connection, part: _Part) -> It
     total, done = len(part.objects), 0
     lists = list(_lists(part.objects, may_expire=not connection.continues_uploads))
     for number, files in enumerate(lists, 1):
-        connection.send(UploadsRequest(object_files=files, is_truncated=number < len(lists)))
-        uploads = connection.expect(UploadsReply).object_transfer_strategies
+        connection.send(msg.UploadsRequest(object_files=files, is_truncated=number < len(lists)))
+        uploads = connection.expect(msg.UploadsReply).object_transfer_strategies
         for count in _upload(source, connection, uploads):
             yield Step(alias=source.alias, state="objects", done=done + count, total=total)
         done += len(files)
-        connection.send(UploadsComplete())
+        connection.send(msg.UploadsComplete())
 
 
-def _lists(files: Iterable[ObjectFile], *, may_expire: bool) -> Iterator[tuple[ObjectFile, ...]]:
+def _lists(files: Iterable[msg.ObjectFile], *, may_expire: bool) -> Iterator[tuple[msg.ObjectFile, ...]]:
     """Yield the objects in lists; no objects are one list without any, since the protocol expects one."""
-    most, most_bytes = (EXPIRING_LISTED, EXPIRING_BYTES) if may_expire else (LISTED, sys.maxsize)
-    part: list[ObjectFile] = []
+    most, most_bytes = (EXPIRING_LISTED, EXPIRING_BYTES) if may_expire else (msg.LISTED, sys.maxsize)
+    part: list[msg.ObjectFile] = []
     size = 0
     for file in files:
         if part and (len(part) == most or size + file.size > most_bytes):
@@ -287,9 +266,9 @@ def _lists(files: Iterable[ObjectFile], *, may_expire: bool) -> Iterator[tuple[O
     yield tuple(part)
 
 
-def _upload(source: PushSource, connection: Connection, uploads: Sequence[Upload]) -> Iterator[int]:
+def _upload(source: PushSource, connection: Connection, uploads: Sequence[msg.Upload]) -> Iterator[int]:
     """Send objects, and answer questions about the progress meanwhile; yield how many have arrived."""
-    missing = [upload for upload in uploads if upload.push_strategy is PushStrategy.HTTP_UPLOAD]
+    missing = [upload for upload in uploads if upload.push_strategy is msg.PushStrategy.HTTP_UPLOAD]
     if not missing:
         return
     done = len(uploads) - len(missing)
@@ -310,7 +289,7 @@ def _upload(source: PushSource, connection: Connection, uploads: Sequence[Upload
                     done += 1
                 if finished:
                     yield done
-                if pending and isinstance(connection.poll(GLANCE_SECONDS), ProgressRequest):
-                    connection.send(UploadsRunning(uploaded_objects_count=done))
+                if pending and isinstance(connection.poll(GLANCE_SECONDS), msg.ProgressRequest):
+                    connection.send(msg.UploadsRunning(uploaded_objects_count=done))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
