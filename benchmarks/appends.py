@@ -18,24 +18,21 @@ from node_under_test import BenchedNode
 from odf_testing.builders import a_chain, a_push_source, a_schema, a_seed, a_source_state
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.catalog.datasets import KeyStore, OwnershipCheck
+from odf_coordinator.commit.committer import Committed, Committer
 
 LENGTHS: Final = (100, 1_000, 10_000)
 COMMITS: Final = 90

@@ -21,9 +21,9 @@ from odf_testing.minioserver import MinioServer, serving_s3
 from rows import Row, Target, held_against
 
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.s3.bucket_refs import S3RefStore
+from odf_common.adapters.s3.bucket_stores import S3RefStore
 from odf_common.adapters.s3.location import S3Location
-from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.commit.committer import Committed
 
 COMMITS: Final = 60
 WARM: Final = 10

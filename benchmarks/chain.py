@@ -27,10 +27,9 @@ from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
-from odf_common.dataset.state_cache import ChainStates
-from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_cache import ChainStates, state_from_bytes, state_to_bytes
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, SetInfo
 from odf_common.ports.store import ObjectKind
 

@@ -12,31 +12,28 @@ from typing import Final
 import pyarrow as pa
 from odf_testing.coordinator import FakeBus, FakeTopics
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.reserve import Reserve
 from odf_common.adapters.system_clock import SystemClock
-from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.data.columns import with_system_columns
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
-from odf_coordinator.commit.committer import Committer
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, KeyStore, OwnershipCheck
+from odf_coordinator.commit.committer import Committer, require_committed
 from odf_coordinator.commit.head_publisher import Publisher
-from odf_coordinator.commit.outcomes import require_committed
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.drafts import Manifest
-from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.lifecycle import Claims
 from odf_coordinator.transforms.runner import Transformer
 
 RECORDS: Final = 1_000  # per transaction

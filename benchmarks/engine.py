@@ -31,7 +31,7 @@ from rows import Row, Target, held_against
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_engine_spark.plan.prepared import quoted
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Spark

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from odf_common.hashing.arrow_digest_encoding import encoded_blocks, plain, validity
+from odf_common.hashing.arrow_digest import encoded_blocks, plain, validity
 from odf_common.hashing.logical import logical_hash
 
 ROWS: Final = 1_000_000

@@ -24,7 +24,7 @@ from rows import Row, Target, held_against
 
 from odf_cli import clients
 from odf_common.data.slices import read_slice
-from odf_common.hashing.arrow_digest_encoding import encoded_blocks, plain, validity
+from odf_common.hashing.arrow_digest import encoded_blocks, plain, validity
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
 
 NAME: Final = "integrity"

@@ -12,10 +12,10 @@ from odf_testing.coordinator import Coordinator
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.codec.envelopes import Body, Envelope, envelope
+from odf_common.data.columns import TIMESTAMP
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
-from odf_common.data.stored_types import TIMESTAMP
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval, SetInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.request_reply import Replies

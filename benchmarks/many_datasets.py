@@ -24,12 +24,11 @@ from odf_testing.builders import (
 )
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import keep_dataset_key
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.chain.build_blocks import build_blocks
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, KnownEvent
 from odf_common.ports.bus import PARTITIONS

@@ -17,15 +17,15 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
-from odf_common.data.stored_types import TIMESTAMP
-from odf_common.metadata.events import AddPushSource
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.data.columns import TIMESTAMP
+from odf_common.metadata.events import (
+    AddPushSource,
     MergeStrategy,
     MergeStrategyLedger,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, ObjectKind
 from odf_ingest.commit.position import SourcePosition
 from odf_ingest.commit.slice_writer import Drafter

@@ -29,9 +29,9 @@ import structlog
 from merge_growth import KEY, ROWS, Dataset, a_batch, a_dataset
 from rows import Row, Target, held_against
 
-from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.data.stored_types import TIMESTAMP
-from odf_common.metadata.steps import (
+from odf_common.adapters.local.stores import LocalBlobStore
+from odf_common.data.columns import TIMESTAMP
+from odf_common.metadata.events import (
     MergeStrategy,
     MergeStrategyLedger,
     MergeStrategySnapshot,

@@ -31,8 +31,8 @@ from rows import Row, Target, held_against
 from transactions import engine
 
 from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.metadata.events import TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import TransformSql
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.definitions.drafts import Manifest
 

@@ -32,7 +32,7 @@ from transfer_peers import (
     timed,
 )
 
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.object_uploads import OpenPushes

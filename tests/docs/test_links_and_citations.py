@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_verifier.report import Damage
+from odf_verifier.targets import Damage
 
 ROOT = Path(__file__).parents[2]
 WIRE_FACTS = (ROOT / "docs" / "spec" / "wire-facts.md").read_text("utf-8")

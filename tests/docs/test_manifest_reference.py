@@ -12,8 +12,13 @@ from odf_common.codec.model_schema import OneOf, Shape, TableShape, Vector, fiel
 from odf_common.codec.plain_values import camel, tag_of
 from odf_common.codec.yaml_syntax import documents
 from odf_common.metadata.data_schema import DataSchema
-from odf_common.metadata.events import AddPushSource, SetPollingSource, SetTransform
-from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetSnapshot,
+    MetadataBlock,
+    SetPollingSource,
+    SetTransform,
+)
 from odf_common.metadata.scalars import ExtraAttributes
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -62,7 +62,7 @@ FOLLOWED: Final = {
     ),
     "odf_common/adapters/local/key_files.py NoPrivateKey.advice": COPIES,
     "odf_common/adapters/local/key_files.py NotOwned.advice": COPIES,
-    "odf_common/adapters/local/refs.py CorruptRef.advice": (
+    "odf_common/adapters/local/stores.py CorruptRef.advice": (
         f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
     ),
     "odf_common/adapters/local/repositories.py UnknownRepository.advice": LOST,
@@ -95,7 +95,7 @@ FOLLOWED: Final = {
     "odf_common/errors.py Damaged.advice": (
         f"{COORDINATOR}/test_modify.py::test_a_dataset_with_a_damaged_file_is_deleted_as_advised"
     ),
-    "odf_coordinator/api/responses.py unheard": COPIES,
+    "odf_coordinator/api/grpc_servicer.py unheard": COPIES,
     "odf_coordinator/catalog/chain_problems.py _lower": FUTURE,
     "odf_coordinator/catalog/chain_problems.py _reset": FUTURE,
     "odf_coordinator/catalog/chain_problems.py _roll_back": FUTURE,
@@ -110,7 +110,7 @@ FOLLOWED: Final = {
     "odf_common/ports/engine.py ResultsChanged.advice": (
         f"{UPGRADE}::test_an_upgraded_dataset_continues_from_its_state"
     ),
-    "odf_coordinator/operations/engine_upgrade.py _OTHER_QUERY": (
+    "odf_coordinator/operations/query_problems.py _OTHER_QUERY": (
         f"{UPGRADE}::test_a_query_that_is_refused_is_replaced"
     ),
     "odf_engine_spark/server/identity.py Identity.require": f"{UPGRADE}::test_all_others_are_upgraded_at_once",
@@ -124,14 +124,14 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_declarations.py"
         "::test_a_preprocess_query_of_the_chain_stays_and_is_a_problem_of_the_dataset"
     ),
-    "odf_coordinator/operations/rebuild_data.py EngineGone.__str__": (
+    "odf_coordinator/operations/drop_and_rebuild.py EngineGone.__str__": (
         f"{COORDINATOR}/test_dropping_engines.py::test_data_of_a_previous_engine_is_derived_again_as_advised"
     ),
-    "odf_coordinator/operations/rebuild_data.py InputsMissing.advice": (
+    "odf_coordinator/operations/drop_and_rebuild.py InputsMissing.advice": (
         f"{COORDINATOR}/test_copies_without_data.py::test_inputs_that_are_missing_are_named"
     ),
-    "odf_coordinator/storage/availability.py CopyLost.__str__": COPIES,
-    "odf_coordinator/storage/availability.py DataDropped.__str__": LOST,
+    "odf_coordinator/storage.py CopyLost.__str__": COPIES,
+    "odf_coordinator/storage.py DataDropped.__str__": LOST,
     "odf_coordinator/catalog/chain_problems.py CORRECT_ADVICE": (
         "tests/integration/test_queries_that_the_engine_refuses.py"
         "::test_it_is_not_checked_and_derived_no_further_and_status_says_why"
@@ -192,9 +192,9 @@ INSTEAD: Final = frozenset(
         "odf_cli/visibility.py say_if_private",
         "odf_common/identity/keys.py _NO_KEY",
         "odf_common/service/settings.py Settings",
-        "odf_common/service/tenancy.py TenancyChanged.advice",  # names what the command did before
-        "odf_coordinator/api/responses.py _remedy_of",  # the chain keeps them, whatever follows
-        "odf_coordinator/api/responses.py with_credentials",
+        "odf_common/service/node_home.py TenancyChanged.advice",  # names what the command did before
+        "odf_coordinator/api/grpc_servicer.py _remedy_of",  # the chain keeps them, whatever follows
+        "odf_coordinator/api/grpc_servicer.py with_credentials",
         "odf_coordinator/definitions/declared_columns.py require_fetchable",
         "odf_coordinator/operations/reset_and_commit.py _WRITTEN_WHEN",
         "odf_cli/commands/source.py skip",
@@ -220,7 +220,7 @@ ELSEWHERE: Final = frozenset(
         "odf_cli/embedded/node_file.py ADVICE",
         "odf_cli/embedded/parts/tcp_ports.py PortTaken.advice",
         "odf_cli/embedded/supervisor.py AlreadyRunning.advice",
-        "odf_common/service/node_id.py HomeCopied.advice",
+        "odf_common/service/node_home.py HomeCopied.advice",
         "odf_sync/access/remote_login.py AccessForbidden.advice",
         "odf_sync/access/remote_login.py _login_at",
         "odf_sync/transfer/local_copy.py NotPrivateThere.advice",

@@ -18,10 +18,9 @@ from odf_testing.embedded import EmbeddedNode
 from odf_testing.manifests import Manifest, as_text, ledger, root
 from odf_testing.story import QUIET, Story
 
-from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
 HEALTHY: Final = tuple(f"healthy.{number}" for number in range(6))

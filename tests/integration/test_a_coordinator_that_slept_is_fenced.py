@@ -13,8 +13,8 @@ from odf_testing.manifests import derivative, root
 from odf_testing.story import Sender, Story
 
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
-from odf_common.adapters.local import layout
-from odf_common.identity.did import DatasetId
+from odf_common.adapters.local import stores
+from odf_common.identity.dataset_refs import DatasetId
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 LOCK_TTL = 10.0  # seconds, and the group's session 6: the defaults
@@ -134,7 +134,7 @@ def pause_with_the_lock(node: EmbeddedNode, dataset: DatasetId, folder: Path) ->
 
 def holds_file_lock(pid: int, home: Path, dataset: DatasetId) -> bool:
     """Return whether a process is inside the compare-and-set; no other one could take over until it continues."""
-    file = layout.lock_file(home, dataset)
+    file = stores.lock_file(home, dataset)
     if not file.exists():
         return False
     inode = str(file.stat().st_ino)

@@ -23,7 +23,7 @@ from tests.integration.hostile_commands import (
 from tests.integration.street import COLUMNS, Neighbour, Street, as_messages, opened, rows
 
 from odf_common.errors import NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.proto.odf.node.v1.coordinator_pb2 import PullRequest
 from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
 

@@ -14,15 +14,15 @@ from odf_testing.embedded import EmbeddedNode
 from odf_cli.embedded.node_file import NoNode, is_running, read_node
 from odf_cli.embedded.orphans import leftovers
 from odf_cli.embedded.parts.tcp_ports import allocate
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
-from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.topic_claims import TopicsTaken
 from odf_common.codec.envelopes import decode, envelope
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import FIXED_TOPICS, NOTIFICATIONS, Inbox
 from odf_common.proto.odf.bus.v1.bus_pb2 import Refused
 from odf_common.service.environment import connect
-from odf_common.service.node_id import claim_topics
+from odf_common.service.node_home import claim_topics
 from odf_common.service.settings import child_environment
 
 SERVICES = ("ingest", "coordinator", "engine-spark", "verifier", "sync")

@@ -16,7 +16,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, MetadataEvent, SetInfo, SetVocab
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind

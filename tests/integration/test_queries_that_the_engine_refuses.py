@@ -14,8 +14,7 @@ from odf_testing.story import Row, Story
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.metadata.events import KnownEvent, Seed, SetTransform
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.metadata.events import KnownEvent, Seed, SetTransform, SqlQueryStep, TransformSql
 
 COLUMNS = ("id BIGINT", "event_time TIMESTAMP(3)")
 QUERY = "SELECT event_time, id FROM measured"

@@ -12,7 +12,7 @@ from odf_testing.embedded import EmbeddedNode
 
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.codec.envelopes import decode, envelope
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, DEAD_LETTERS, INGEST_COMMANDS, Inbox, ReceivedMessage
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain
 from odf_common.service.settings import child_environment

@@ -13,7 +13,7 @@ from tests.model.world import RESCAN_SECONDS
 
 from odf_common.chain.walk import iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords
 

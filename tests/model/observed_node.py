@@ -12,7 +12,7 @@ from tests.model.expected import Content, Expected
 from tests.model.world import Ingest, World
 
 from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry
 
 

@@ -19,16 +19,15 @@ from odf_testing.schedule import NoSchedule
 from tests.model.expected import Block, File, Letter, Position
 from tests.model.records import Row, rows_of
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.chain.walk import fold, iterate
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.slices import read_slice
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, DataSlice
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import click
 
 from odf_cli.output import remark
+from odf_common.adapters.local.secrets import MAX_SECRET_BYTES, read_secret, secret_in
 from odf_common.adapters.repository_urls import require_no_credentials
-from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret, secret_in
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.metadata.scalars import Timestamp
 

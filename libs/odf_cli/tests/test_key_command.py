@@ -22,9 +22,8 @@ from odf_common.adapters.local.key_files import NoPrivateKey, dataset_key, is_im
 from odf_common.codec.signature import encode_signature
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing import multibase
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import PrivateKey, generate
-from odf_common.identity.signatures import SignerId, sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import PrivateKey, SignerId, generate, sign_block
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1.coordinator_pb2 import BlockItem, LogRequest
 

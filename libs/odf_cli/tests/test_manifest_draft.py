@@ -4,8 +4,7 @@ import pytest
 from odf_cli.manifest_draft import draft, key_of_changes
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.metadata.events import AddPushSource, SetVocab
-from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepCsv
+from odf_common.metadata.events import AddPushSource, MergeStrategyUpsertStream, ReadStepCsv, SetVocab
 
 TIME = pa.timestamp("us", "UTC")
 

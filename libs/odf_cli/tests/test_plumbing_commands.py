@@ -17,7 +17,7 @@ from odf_cli.commands.plumbing import block_command, parse_ref_command, schema_c
 from odf_cli.main import main
 from odf_common.codec.json_schema import NAMES, schema_of, text_of
 from odf_common.errors import InvalidInput
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ArrowBytes, SqlRequest
 
 VECTORS = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "metadata-blocks.json").read_text())

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from odf_common.adapters import live_sockets
+from odf_common.adapters import networks
 from odf_common.adapters.grpc import client
 from odf_common.adapters.kafka import client_config
 from odf_common.adapters.kafka.quiet_partitions import QuietLimits
@@ -138,7 +138,7 @@ def test_each_home_still_makes_what_it_is_the_home_of() -> None:
 
 
 def test_what_notices_a_dead_peer_takes_less_than_ten_seconds() -> None:
-    kernel = live_sockets.FIRST_PROBE_SECONDS + live_sockets.MAX_LOST_PROBES * live_sockets.NEXT_PROBE_SECONDS
+    kernel = networks.FIRST_PROBE_SECONDS + networks.MAX_LOST_PROBES * networks.NEXT_PROBE_SECONDS
     waits_ms = {
         "gRPC": client.PING_EVERY_MS + client.PING_TIMEOUT_MS,
         "gRPC, a new connection": client.CONNECT_MS,
@@ -149,7 +149,7 @@ def test_what_notices_a_dead_peer_takes_less_than_ten_seconds() -> None:
         "Redis": REDIS_TIMEOUT_SECONDS * 1000,
         "a bucket": READ_SECONDS * 1000,
         "an idle socket": kernel * 1000,
-        "a socket": live_sockets.UNACKNOWLEDGED_MS,
+        "a socket": networks.UNACKNOWLEDGED_MS,
     }
     assert {name: ms for name, ms in waits_ms.items() if ms > 10_000} == {}
 

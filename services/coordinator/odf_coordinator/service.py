@@ -8,42 +8,36 @@ from typing import Final
 import structlog
 
 from odf_common.adapters.local.key_files import node_key
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.reserve import Reserve
 from odf_common.codec.signature import encode_signature
-from odf_common.identity.did import DatasetId
-from odf_common.identity.signatures import SignerId, sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import SignerId, sign_block
 from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_credentials
 from odf_common.service.run import Service, Subscription
 from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Dependencies, register
-from odf_coordinator.catalog.datasets import Datasets
-from odf_coordinator.catalog.ownership import KeyStore, OwnershipCheck
+from odf_coordinator.catalog.datasets import Datasets, KeyStore, OwnershipCheck, Stalls
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.stalls import Stalls
 from odf_coordinator.commit.committer import Committer, Sign
 from odf_coordinator.commit.head_publisher import Publisher
 from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.first_schemas import FirstSchemas
-from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.lifecycle.collector import Collector
-from odf_coordinator.operations.drop_data import DataDropper
-from odf_coordinator.operations.engine_upgrade import EngineUpgrader
-from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.lifecycle import Claims, Collector
+from odf_coordinator.operations.drop_and_rebuild import DataDropper, DataRebuilder
 from odf_coordinator.operations.ingest_client import Ingest, IngestClient
 from odf_coordinator.operations.pull import Puller
+from odf_coordinator.operations.query_problems import EngineUpgrader
 from odf_coordinator.operations.read import RecordReader
-from odf_coordinator.operations.rebuild_data import DataRebuilder
-from odf_coordinator.operations.references import References
+from odf_coordinator.operations.references import Importer, References
 from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Waiting
-from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.transforms.progress import RunningTransforms
-from odf_coordinator.transforms.runner import Transformer
+from odf_coordinator.storage import Slices
+from odf_coordinator.transforms.runner import RunningTransforms, Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
 
 log = structlog.stdlib.get_logger(__name__)

@@ -9,7 +9,7 @@ from odf_common.errors import InvalidInput
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, SetDataSchema
 from odf_common.ports.engine import OnProgress
-from odf_coordinator.transforms.work_queue import Result
+from odf_coordinator.transforms.scheduler import Result
 
 WIDE = pa.schema(
     [("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("population", pa.int64())]

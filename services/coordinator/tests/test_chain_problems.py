@@ -10,8 +10,7 @@ from odf_testing.chain_imports import forget, imported, stored
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.chain.add_data import add_data_event
-from odf_common.chain.build_blocks import ClockBehind
+from odf_common.chain.build_blocks import ClockBehind, add_data_event
 from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.metadata.events import KnownEvent, SetInfo, SetVocab
@@ -21,7 +20,7 @@ from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.catalog import chain_problems
 from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.commit.outcomes import Refusal
+from odf_coordinator.commit.committer import Refusal
 
 CONTEXT = cast("grpc.ServicerContext", None)
 DAY_NS = 86_400 * 10**9

@@ -14,14 +14,12 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import AlreadyExists, DatasetInUse, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_coordinator import lifecycle
+from odf_coordinator.commit.committer import Committed, Refusal
 from odf_coordinator.commit.dataset_locks import DatasetBusy
-from odf_coordinator.commit.outcomes import Committed, Refusal
-from odf_coordinator.lifecycle import claims
-from odf_coordinator.lifecycle.claims import POLL_SECONDS, WAIT_SECONDS
-from odf_coordinator.lifecycle.push_topics import DIGEST_DIGITS, topic_name
+from odf_coordinator.lifecycle import DIGEST_DIGITS, POLL_SECONDS, WAIT_SECONDS, topic_name
 
 OTHER = DatasetId.of_key(bytes([7]) * 32)
 
@@ -262,7 +260,7 @@ def test_a_claim_that_another_operation_holds_is_waited_for_fifteen_seconds(
     theirs = node.catalog.claim(OTHER)
     assert theirs is not None
     clock = Clock(lambda now: theirs.release() if now >= free_after else None)
-    monkeypatch.setattr(claims, "time", clock)
+    monkeypatch.setattr(lifecycle, "time", clock)
 
     if sleeps < WAIT_SECONDS:
         assert node.claims.settle(OTHER, lambda _: True) is False

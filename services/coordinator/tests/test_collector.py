@@ -10,9 +10,9 @@ from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.adapters.local import durable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.lifecycle.collector import Collector
+from odf_coordinator.lifecycle import Collector
 
 
 class Hour(threading.Event):

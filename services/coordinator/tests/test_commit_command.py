@@ -8,7 +8,7 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import ObjectKind
 
 Odf = Callable[..., int]

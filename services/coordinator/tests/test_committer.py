@@ -14,14 +14,11 @@ from odf_common.adapters.local import durable
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import AddData, ExecuteTransform, KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind, RefStore
-from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.catalog.stalls import Activity
-from odf_coordinator.commit.committer import SETTLE_ATTEMPTS
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal
+from odf_coordinator.catalog.datasets import Activity, DatasetHandle
+from odf_coordinator.commit.committer import SETTLE_ATTEMPTS, Committed, Outcome, Overtaken, Refusal
 from odf_coordinator.transforms.scheduler import SchedulerLimits
 
 

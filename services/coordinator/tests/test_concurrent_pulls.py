@@ -9,8 +9,8 @@ import pytest
 from odf_testing.coordinator import Coordinator
 
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
-from odf_coordinator.operations.concurrent_steps import concurrent_steps
+from odf_common.identity.dataset_refs import DatasetId
+from odf_coordinator.operations.pull import concurrent_steps
 
 PATIENCE = 10.0  # seconds
 WIDE = 8

@@ -7,10 +7,7 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import POLLING
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DisablePushSource
-from odf_common.metadata.steps import (
-    MergeStrategySnapshot,
-)
+from odf_common.metadata.events import DisablePushSource, MergeStrategySnapshot
 
 from .test_declarations import source
 

@@ -16,9 +16,9 @@ from odf_common.metadata.events import SetInfo
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.api.responses import unheard
-from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.api.grpc_servicer import unheard
+from odf_coordinator.catalog.datasets import KeyStore
+from odf_coordinator.commit.committer import Committed
 
 WIDER = ("city STRING", "city STRING, people BIGINT")
 WORDS = "cities is a copy; only the node that has the dataset's private key can commit to it"

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.dataset.object_markers import dropped_blocks, note_drop
+from odf_common.dataset.dataset_notes import dropped_blocks, note_drop
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import Committed, Outcome, Refusal
+from odf_coordinator.commit.committer import Committed, Outcome, Refusal
 from odf_coordinator.operations.pull import PullProgress
-from odf_coordinator.storage.availability import DataDropped, was_dropped
+from odf_coordinator.storage import DataDropped, was_dropped
 
 KINDS = (ObjectKind.DATA, ObjectKind.CHECKPOINT)
 Objects = dict[tuple[ObjectKind, Multihash], bytes]

@@ -14,14 +14,12 @@ from odf_common.adapters.local.key_files import NotOwned
 from odf_common.chain.state import ChainState
 from odf_common.errors import HeadMoved
 from odf_common.identity.keys import PrivateKey
-from odf_common.metadata.events import AddPushSource, KnownEvent
-from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson
+from odf_common.metadata.events import AddPushSource, KnownEvent, MergeStrategyAppend, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
-from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.datasets import DatasetHandle, KeyStore
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.transforms.migration import QueryMigrator
+from odf_coordinator.transforms.engine_output import QueryMigrator
 
 MORE = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
 

@@ -7,8 +7,8 @@ from odf_testing.guarded import GuardedDict
 from odf_testing.redis import MemoryLocks
 from structlog.testing import capture_logs
 
-from odf_common.identity.did import DatasetId
-from odf_common.ports.locks import Lock
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.ports.store import Lock
 from odf_common.service.environment import FreeLocks
 from odf_coordinator.commit import dataset_locks
 from odf_coordinator.commit.dataset_locks import POLL_SECONDS, DatasetBusy, DatasetLocks

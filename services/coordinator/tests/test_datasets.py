@@ -8,12 +8,11 @@ from odf_testing.coordinator import Coordinator
 from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
 from odf_common.chain.state import ChainState
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import CatalogEntry, DatasetUnknown, ObjectKind
-from odf_coordinator.catalog.datasets import HeadMissing, ReferenceUnknown
-from odf_coordinator.catalog.stalls import Activity
-from odf_coordinator.storage.object_checks import ObjectMissing, require_objects
+from odf_coordinator.catalog.datasets import Activity, HeadMissing, ReferenceUnknown
+from odf_coordinator.storage import ObjectMissing, require_objects
 
 
 def test_a_dataset_that_was_named_just_after_its_head_was_looked_for_is_found(

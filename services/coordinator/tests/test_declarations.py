@@ -18,17 +18,19 @@ from odf_common.metadata.data_schema import (
     DataTypeInt32,
     DataTypeUInt64,
 )
-from odf_common.metadata.events import AddPushSource, SetDataSchema, SetVocab
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddPushSource,
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     ReadStepNdJson,
+    SetDataSchema,
+    SetVocab,
     TransformSql,
 )
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.definitions.declared_schemas import declared_schema
+from odf_coordinator.definitions.declared_columns import declared_schema
 
 COLUMNS = "ddlSchema: [event_time TIMESTAMP, city STRING]"
 

@@ -9,16 +9,19 @@ from odf_testing.builders import a_push_source, a_query
 
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource, KnownEvent, SetInfo, SetVocab
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddPushSource,
+    KnownEvent,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
+    SetInfo,
+    SetVocab,
 )
-from odf_coordinator.definitions.declared_schemas import known_schemas, schema_of_events
+from odf_coordinator.definitions.declared_columns import known_schemas, schema_of_events
 
 SYSTEM = ["offset", "op", "system_time", "event_time"]
 KEY = ("city",)

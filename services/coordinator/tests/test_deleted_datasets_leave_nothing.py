@@ -5,11 +5,11 @@ import grpc
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.transforms.late_counter import LATE, count_late
+from odf_coordinator.transforms.runner import LATE, count_late
 
 PAIRS = 30
 CONTEXT = cast("grpc.ServicerContext", None)  # neither `List` nor `Describe` looks at it

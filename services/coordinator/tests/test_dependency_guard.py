@@ -11,15 +11,21 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound, OdfError, Refused
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import DatasetKind, Seed, SetInfo, SetTransform, TransformInput
+from odf_common.metadata.events import (
+    DatasetKind,
+    Seed,
+    SetInfo,
+    SetTransform,
+    SqlQueryStep,
+    TransformInput,
+    TransformSql,
+)
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
-from odf_common.ports.locks import Lock
-from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.catalog.dependency_guard import hold_inputs
-from odf_coordinator.commit.outcomes import Committed, Refusal
+from odf_common.ports.store import CatalogEntry, Lock, ObjectKind
+from odf_coordinator.catalog.datasets import hold_inputs
+from odf_coordinator.commit.committer import Committed, Refusal
 
 CIRCLE = "itself or derived from it"
 

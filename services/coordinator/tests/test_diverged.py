@@ -9,8 +9,7 @@ from structlog.testing import capture_logs
 from odf_common.chain.walk import iterate
 from odf_common.errors import Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import OnProgress

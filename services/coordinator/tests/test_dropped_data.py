@@ -10,24 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
-from odf_common.chain.transform_inputs import empty_step
+from odf_common.chain.transform_steps import empty_step
 from odf_common.chain.walk import iterate
 from odf_common.data.slices import read_slice, write_slice
-from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
+from odf_common.dataset.dataset_notes import dropped_blocks, forget_drop, note_drop
 from odf_common.errors import NotFound, Refused
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import Checkpoint, ExecuteTransform, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import Refusal, require_committed
+from odf_coordinator.commit.committer import Refusal, require_committed
+from odf_coordinator.operations.drop_and_rebuild import RebuildDiffers
 from odf_coordinator.operations.pull import PullProgress
-from odf_coordinator.operations.rebuild_data import RebuildDiffers
-from odf_coordinator.storage.availability import CopyLost, DataDropped, is_dropped, was_dropped
-from odf_coordinator.storage.object_checks import ObjectRef, objects_of
+from odf_coordinator.storage import CopyLost, DataDropped, ObjectRef, is_dropped, objects_of, was_dropped
 
 Objects = dict[tuple[ObjectKind, Multihash], bytes]
 KINDS = (ObjectKind.DATA, ObjectKind.CHECKPOINT)

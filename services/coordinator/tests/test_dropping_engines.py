@@ -9,17 +9,16 @@ import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
-from odf_common.chain.transform_inputs import empty_step
+from odf_common.chain.transform_steps import empty_step
 from odf_common.errors import InvalidQuery, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DatasetVocabulary, ExecuteTransform
+from odf_common.metadata.events import DatasetVocabulary, ExecuteTransform, Transform, TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import Transform, TransformSql
 from odf_common.ports.engine import Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.operations.rebuild_data import EngineGone
-from odf_coordinator.storage.availability import DataDropped, is_dropped, was_dropped
+from odf_coordinator.commit.committer import require_committed
+from odf_coordinator.operations.drop_and_rebuild import EngineGone
+from odf_coordinator.storage import DataDropped, is_dropped, was_dropped
 
 
 @pytest.fixture

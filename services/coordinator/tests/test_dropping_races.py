@@ -8,13 +8,13 @@ import pytest
 from odf_testing.coordinator import Coordinator, PassingEngine
 
 from odf_common.chain.walk import iterate
-from odf_common.dataset.object_markers import dropped_blocks
+from odf_common.dataset.dataset_notes import dropped_blocks
 from odf_common.errors import Refused
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import OnProgress
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.storage.availability import DataDropped, is_dropped
+from odf_coordinator.storage import DataDropped, is_dropped
 
 
 @pytest.fixture

@@ -5,10 +5,9 @@ from odf_testing.builders import BLOCK_VERSION, AChain, a_chain, a_time
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.errors import NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.metadata.events import KnownEvent, SetInfo
-from odf_coordinator.commit.duplicates import is_duplicate
+from odf_coordinator.commit.committer import is_duplicate
 
 ONE, TWO, THREE = (SetInfo(description=text) for text in ("one", "two", "three"))
 

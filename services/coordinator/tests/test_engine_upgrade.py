@@ -13,15 +13,13 @@ from odf_testing.coordinator import DATA, Coordinator
 
 from odf_common.adapters.local.key_files import NotOwned
 from odf_common.errors import InvalidInput, InvalidQuery
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import SetInfo
-from odf_common.metadata.steps import SqlQueryStep
+from odf_common.metadata.events import SetInfo, SqlQueryStep
 from odf_common.ports.engine import MigrateRequest
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
-from odf_coordinator.operations.engine_upgrade import EngineUpgrade
-from odf_coordinator.operations.query_problems import QueryProblems
+from odf_coordinator.operations.query_problems import EngineUpgrade, QueryProblems
 
 COPIES = ("cities.copy", "copy.copy")
 

@@ -21,18 +21,19 @@ from odf_common.codec.flatbuffers import (
     block_hash,
     encode_message,
 )
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.metadata.events import (
     AddData,
     DisablePollingSource,
     DisablePushSource,
     KnownEvent,
+    MergeStrategyLedger,
     SetInfo,
+    SqlQueryStep,
 )
-from odf_common.metadata.steps import MergeStrategyLedger, SqlQueryStep
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed, Refusal
+from odf_coordinator.commit.committer import Committed, Refusal
 
 
 @pytest.fixture

@@ -14,19 +14,18 @@ from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Unavailable
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.bus import COORDINATOR_REPLIES, NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
+from odf_coordinator.catalog.datasets import Activity
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.stalls import Activity
 from odf_coordinator.commit import head_publisher
+from odf_coordinator.commit.committer import Refusal
 from odf_coordinator.commit.head_publisher import BACKOFF, IDLE_SECONDS, Publisher
-from odf_coordinator.commit.outcomes import Refusal
-from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.operations.references import Importer
 
 
 def proposal(node: Coordinator, events: list[bytes]) -> Envelope:

@@ -29,16 +29,12 @@ from odf_common.codec.flatbuffers import (
     encode_block,
 )
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.identity.keys import generate
-from odf_common.metadata.events import (
-    DatasetKind,
-    SetInfo,
-)
+from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind, require_entry
 from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed, Overtaken, Refusal
+from odf_coordinator.commit.committer import Committed, Overtaken, Refusal
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_coordinator.definitions.schema_evolution import _require_kept
+from odf_coordinator.definitions.diff import _require_kept
 
 ID, CITY = pa.field("id", pa.int64(), nullable=False), pa.field("city", pa.string())
 KNOWN = pa.schema([ID, CITY])

@@ -11,13 +11,13 @@ from odf_testing.killer import Killed, Killer
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.errors import NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_coordinator.commit.outcomes import Committed, Outcome, require_committed
-from odf_coordinator.lifecycle.collector import GRACE_SECONDS
+from odf_coordinator.commit.committer import Committed, Outcome, require_committed
+from odf_coordinator.lifecycle import GRACE_SECONDS
 
 Act = Callable[[Coordinator], object]
 TWO_SOURCES = "    - kind: AddPushSource\n      sourceName: second\n      read: {kind: NdJson}\n      merge: {kind: Append}\n"

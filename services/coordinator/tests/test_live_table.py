@@ -1,7 +1,7 @@
 import pytest
 
 from odf_common.codec.envelopes import Body, envelope
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.identity.keys import generate
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.views.table import DatasetTable

@@ -12,7 +12,7 @@ from odf_testing.bus import MemoryBus, MemoryTopics
 from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local import durable, layout
+from odf_common.adapters.local import durable, stores
 from odf_common.codec.envelopes import decode, envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
@@ -70,7 +70,7 @@ def test_a_lock_that_stays_held_blocks_only_its_dataset(tmp_path: Path, root: st
         return {one.alias: one.problem for one in found}
 
     with capture_logs(), running(node, messages):
-        with durable.lock_file(layout.lock_file(tmp_path, cities.id)):
+        with durable.lock_file(stores.lock_file(tmp_path, cities.id)):
             propose(node, messages, cities)
             propose(node, messages, towns)
             until(lambda: answered() == [str(towns.id)])

@@ -12,7 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, InvalidQuery, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,
@@ -20,22 +20,24 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
+    MergeStrategyAppend,
+    ReadStepNdJson,
     Seed,
     SetInfo,
     SetPollingSource,
     SetTransform,
     SetVocab,
     TransformInput,
+    TransformSql,
 )
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.service.environment import FreeLocks
-from odf_coordinator.api.responses import unreadable_summary
+from odf_coordinator.api.grpc_servicer import unreadable_summary
 from odf_coordinator.catalog.datasets import Unreadable
 from odf_coordinator.commit.dataset_locks import DatasetBusy, DatasetLocks
-from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.lifecycle import Claims
 from odf_coordinator.operations.read import ipc_chunks
 
 

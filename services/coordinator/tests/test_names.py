@@ -12,7 +12,7 @@ from odf_common.adapters.local.catalog import CorruptName
 from odf_common.adapters.local.durable import LockHeld
 from odf_common.chain.state import ChainState
 from odf_common.errors import Damaged, NotFound
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.store import CatalogEntry
 from odf_coordinator.catalog.datasets import DatasetHandle
 

@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 from odf_common.codec.envelopes import envelope
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SetInfo, UnknownEvent
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands, known_event
+from odf_coordinator.commit.committer import Overtaken
 from odf_coordinator.commit.dataset_locks import DatasetBusy
-from odf_coordinator.commit.outcomes import Overtaken
 from odf_coordinator.errors import DataNotDerived
-from odf_coordinator.lifecycle.push_topics import topic_name, topics_for
+from odf_coordinator.lifecycle import topic_name, topics_for
 from odf_coordinator.operations import pull as pull_module
 from odf_coordinator.operations.pull import Puller, PullProgress
 

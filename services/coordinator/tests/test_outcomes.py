@@ -4,7 +4,7 @@ import pytest
 from odf_testing.builders import a_dataset, a_hash
 
 from odf_common.errors import HeadMoved, Refused
-from odf_coordinator.commit.outcomes import (
+from odf_coordinator.commit.committer import (
     MAX_ATTEMPTS,
     Overtaken,
     Refusal,

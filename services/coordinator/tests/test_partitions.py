@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.chain.state import ChainState
 from odf_common.errors import StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.store import CatalogEntry
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable

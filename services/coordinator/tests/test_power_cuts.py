@@ -12,10 +12,9 @@ from structlog.testing import capture_logs
 from odf_common.adapters.local import durable
 from odf_common.chain.walk import iterate
 from odf_common.errors import OdfError
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.metadata.scalars import Timestamp
-from odf_coordinator.storage.object_checks import objects_of
+from odf_coordinator.storage import objects_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

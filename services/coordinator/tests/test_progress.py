@@ -15,8 +15,12 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import EngineProgress
 from odf_common.proto.odf.bus.v1.bus_pb2 import TransformProgress
 from odf_coordinator.operations.pull import PullProgress
-from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.progress import REPORT_AFTER_SECONDS, SILENCE_SECONDS, RunningTransforms
+from odf_coordinator.transforms.runner import (
+    REPORT_AFTER_SECONDS,
+    SILENCE_SECONDS,
+    RunningTransforms,
+    late_rows,
+)
 
 COUNTING = EngineProgress(stage="computing", rows=3, total=5)
 DONE = EngineProgress(stage="writing", rows=5, total=5, late=2)

@@ -11,11 +11,11 @@ from odf_testing.coordinator import Coordinator
 from structlog.testing import capture_logs
 
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DisablePushSource
 from odf_coordinator.operations import pull
 from odf_coordinator.operations.pull import PullProgress
-from odf_coordinator.transforms.late_counter import count_late
+from odf_coordinator.transforms.runner import count_late
 from odf_coordinator.transforms.scheduler import Scheduler
 
 

@@ -20,9 +20,10 @@ from odf_common.metadata.events import (
     MetadataEvent,
     SetDataSchema,
     SetTransform,
+    Transform,
     TransformInput,
+    TransformSql,
 )
-from odf_common.metadata.steps import Transform, TransformSql
 from odf_common.ports.engine import MigrateRequest, OnProgress, Past, ValidatedQuery
 from odf_common.ports.store import ObjectKind
 

@@ -3,16 +3,24 @@
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.adapters.local.refs import CorruptRef
+from odf_common.adapters.local.stores import CorruptRef
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal
 from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, DisablePushSource, SetInfo, SetTransform, TransformInput
-from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, TransformSql
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import (
+    AddPushSource,
+    DisablePushSource,
+    MergeStrategyAppend,
+    ReadStepNdJson,
+    SetInfo,
+    SetTransform,
+    TransformInput,
+    TransformSql,
+)
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.api.responses import ref_item
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken
+from odf_coordinator.api.grpc_servicer import ref_item
+from odf_coordinator.commit.committer import Committed, Outcome, Overtaken
 from odf_coordinator.operations.references import ChainComparison
 
 BRANCH = "cities@next"

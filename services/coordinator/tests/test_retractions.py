@@ -7,8 +7,8 @@ from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.walk import iterate
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import AddPushSource
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddPushSource,
     MergeStrategyAppend,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,

@@ -14,16 +14,14 @@ from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.errors import InvalidQuery, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.engine import EngineNotAvailable, EngineProgress, OnProgress
 from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.commit.outcomes import Committed
-from odf_coordinator.transforms.late_counter import late_rows
-from odf_coordinator.transforms.runner import StepInputs, Transformer
-from odf_coordinator.transforms.scheduler import SchedulerLimits
-from odf_coordinator.transforms.work_queue import Result
+from odf_coordinator.commit.committer import Committed
+from odf_coordinator.transforms.runner import StepInputs, Transformer, late_rows
+from odf_coordinator.transforms.scheduler import Result, SchedulerLimits
 
 PATIENCE_SECONDS = 20.0
 

@@ -11,7 +11,7 @@ from odf_testing.coordinator import Coordinator
 from odf_common.codec.flatbuffers import decode_event, encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import DatasetInUse, HeadMoved, InvalidInput, InvalidQuery
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SetInfo, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress

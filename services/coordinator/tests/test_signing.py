@@ -6,14 +6,11 @@ from odf_common.codec.signature import encode_signature
 from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import SignerId, sign_block
+from odf_common.identity.keys import SignerId, generate, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.catalog.ownership import OwnershipCheck
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken
+from odf_coordinator.catalog.datasets import DatasetHandle, OwnershipCheck
+from odf_coordinator.commit.committer import Committed, Committer, Outcome, Overtaken
 
 KEY = generate()
 

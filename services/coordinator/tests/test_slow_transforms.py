@@ -13,7 +13,7 @@ from odf_testing.passing_engine import PassingEngine
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.ports.engine import EngineSilent, OnProgress
 from odf_common.service.consumer.pools import STALLED_SECONDS
-from odf_coordinator.transforms.progress import SILENCE_SECONDS
+from odf_coordinator.transforms.runner import SILENCE_SECONDS
 from odf_coordinator.transforms.scheduler import SchedulerLimits
 
 SLOW = tuple(f"cities.slow.{number}" for number in range(5))

@@ -15,11 +15,11 @@ from odf_testing.minioserver import MinioServer, serving_s3
 
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.s3.bucket import Bucket
-from odf_common.adapters.s3.bucket_refs import S3RefStore
+from odf_common.adapters.s3.bucket_stores import S3RefStore
 from odf_common.adapters.s3.location import S3Location
 from odf_common.adapters.system_clock import SystemClock
 from odf_common.ports.clock import Clock
-from odf_coordinator.commit.outcomes import Committed
+from odf_coordinator.commit.committer import Committed
 
 SLICES = 6
 MAX_TRIES = 200

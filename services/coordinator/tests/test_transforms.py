@@ -7,10 +7,9 @@ from odf_testing.chain_imports import stored
 from odf_testing.coordinator import Coordinator
 
 from odf_common.chain.walk import iterate
-from odf_common.data.columns import offset_type, operation_type
+from odf_common.data.columns import TIMESTAMP, offset_type, operation_type
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import slice_schema, write_slice
-from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import HeadMoved, InvalidInput, InvalidQuery, Unavailable
 from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import ExecuteTransform, OffsetInterval, SetInfo

@@ -13,15 +13,14 @@ from structlog.testing import capture_logs
 
 from odf_common.errors import StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.ports.bus import PARTITIONS
 from odf_common.ports.engine import OnProgress
 from odf_common.proto.odf.node.v1.coordinator_pb2 import DatasetSummary, ListRequest
 from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.catalog.datasets import Activity, Stalls
 from odf_coordinator.catalog.partitions import PartitionOwnership
-from odf_coordinator.catalog.stalls import Activity, Stalls
 
 ONE = DatasetId.of_key(bytes(32))
 CONTEXT = cast("grpc.ServicerContext", None)  # `List` does not use it

@@ -15,14 +15,12 @@ from odf_common.codec.flatbuffers import encode_event
 from odf_common.codec.times import time_message
 from odf_common.errors import Damaged, OdfError, Refused, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.catalog.datasets import HeadMissing, Unreadable
-from odf_coordinator.catalog.stalls import Activity
+from odf_coordinator.catalog.datasets import Activity, HeadMissing, Unreadable
 
 FAULTS = [
     Damaged(file="datasets/fed01/refs/head", why="Is a directory"),

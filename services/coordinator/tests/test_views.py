@@ -26,7 +26,7 @@ from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.codec.envelopes import encode, envelope
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
 from odf_common.service.settings import MULTI_TENANT, Settings

@@ -4,7 +4,7 @@ import yaml
 from odf_testing.coordinator import Coordinator
 from odf_testing.manifests import Manifest, derivative, root
 
-from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress
 from odf_coordinator.operations.waiting import Wait

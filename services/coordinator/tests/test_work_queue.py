@@ -8,9 +8,9 @@ from odf_testing.builders import a_dataset, a_derivative
 from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate
-from odf_coordinator.transforms.work_queue import ReaderGraph, Result, WorkQueue
+from odf_coordinator.transforms.scheduler import ReaderGraph, Result, WorkQueue
 
 FAILED = Result(error=InvalidInput(text="no"))
 ONE, TWO = generate().dataset_id, generate().dataset_id

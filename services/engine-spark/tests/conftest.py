@@ -8,7 +8,7 @@ from odf_testing.engine import FLIGHTS, VOCAB, WEATHER, Block, Chain, Derivative
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Java, Spark
 from odf_engine_spark.spark.session import start

@@ -8,8 +8,7 @@ from odf_testing.engine import FLIGHTS, LATE, VOCAB, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import DatasetVocabulary, TransformSql
 from odf_common.ports.engine import Past, ValidatedQuery
 
 COUNTED = "SELECT window.start AS event_time, count(*) AS n FROM flights GROUP BY window(time_hour, '1 hour')"

@@ -17,8 +17,7 @@ from odf_testing.engine_manifests import derive, plain_rows, root_schema, snapsh
 from vega_datasets import data
 
 from odf_common.adapters.grpc.engine_client import EngineClient
-from odf_common.metadata.events import DatasetKind, DatasetVocabulary
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import DatasetKind, DatasetVocabulary, TransformSql
 from odf_engine_spark.operators.changes import APPEND, FROM, RETRACT, TO
 from odf_engine_spark.transform.execute_transform import Transforms
 

@@ -18,7 +18,7 @@ from odf_testing.engine import (
     sql,
 )
 
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_common.ports.engine import EngineProgress
 from odf_engine_spark.spark.progress import Progress
 

@@ -9,8 +9,7 @@ from odf_testing.engine import LATE, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import DatasetVocabulary, TransformSql
 from odf_common.ports.engine import EngineNotAvailable
 from odf_engine_spark.server.identity import FORMER, Identity, digest
 

@@ -8,9 +8,8 @@ from odf_testing.engine import FLIGHTS, HOUR, LATE, VOCAB, Block, Make, flight, 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput
+from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput, TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import MigrateRequest, PlannedInput
 from odf_engine_spark.transform.checkpoint import read_state
 

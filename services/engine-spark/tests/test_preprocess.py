@@ -13,7 +13,7 @@ from odf_testing.engine import sql
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.metadata.events import SqlQueryStep, TransformSql
 from odf_engine_spark.spark.jvm import Java
 from odf_engine_spark.spark.listed_functions import NOT_ROW_WISE_FUNCTIONS, REFUSED_FUNCTIONS
 

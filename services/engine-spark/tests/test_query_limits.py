@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.metadata.events import DatasetVocabulary, SqlQueryStep, TransformSql
 from odf_common.ports.engine import PlannedInput, QueryTable
 from odf_engine_spark.analysis.dialect import check_text, read_text
 from odf_engine_spark.spark.jvm import Spark

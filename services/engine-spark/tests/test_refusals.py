@@ -10,8 +10,7 @@ from odf_testing.engine import FLIGHTS, FROM, HOURLY, LATE, TO, VOCAB, WEATHER, 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import TemporalTable, TransformSql
+from odf_common.metadata.events import DatasetVocabulary, TemporalTable, TransformSql
 from odf_common.ports.engine import QueryOutOfMemory, QueryTable
 from odf_engine_spark.analysis.dialect import read_text
 from odf_engine_spark.plan.prepared import _in_step, steps_of

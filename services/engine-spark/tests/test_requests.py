@@ -26,7 +26,7 @@ from odf_common.metadata.engine_messages import (
     TransformResponseRoot,
     TransformResponseSuccess,
 )
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_common.ports.engine import EngineProgress, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server import requests as requests_module

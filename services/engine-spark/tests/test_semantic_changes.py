@@ -10,8 +10,7 @@ from odf_testing.engine import FLIGHTS, LATE, VOCAB, Block, Make, flight, sql
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import DatasetVocabulary, TransformSql
 from odf_common.ports.engine import EngineNotAvailable, Past, PlannedInput, ResultsChanged
 from odf_engine_spark.server.identity import OTHER_RELEASES
 from odf_engine_spark.transform.execute_transform import Transforms

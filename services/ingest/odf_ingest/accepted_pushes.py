@@ -22,6 +22,7 @@ from typing import Final, Self
 import structlog
 
 from odf_common.adapters.local import durable
+from odf_common.adapters.local.durable import try_lock
 from odf_common.adapters.local.faults import (
     guarded_methods,
     naming,
@@ -29,9 +30,8 @@ from odf_common.adapters.local.faults import (
     translate_os_errors,
     waiting_helps,
 )
-from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import Damaged, InvalidInput, NotFound, OdfError, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import PartSilent, SilentParts
@@ -190,7 +190,7 @@ class Receipts:
     def working(self, dataset: DatasetId) -> Iterator[bool]:
         """Hold the lock under which a dataset's pushes are committed; yields False if another process has it."""
         with translate_os_errors():  # the class guards no entry into a context
-            handle = locked_by_name(self._folder_of(dataset) / _WORKER, os.O_CREAT)
+            handle = try_lock(self._folder_of(dataset) / _WORKER, os.O_CREAT)
         try:
             yield handle is not None
         finally:

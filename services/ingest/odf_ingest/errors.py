@@ -5,7 +5,7 @@ from typing import Final, Self, TypeGuard
 
 from odf_common.adapters.local.catalog import CorruptName
 from odf_common.adapters.local.durable import LockHeld
-from odf_common.adapters.local.refs import CorruptRef
+from odf_common.adapters.local.stores import CorruptRef
 from odf_common.chain.arrivals import TimeInFuture
 from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import (

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.codec.plain_values import camel
+from odf_common.data.columns import stored_schema
 from odf_common.data.schema_evolution import OUTGROWN
-from odf_common.data.stored_types import stored_schema
 from odf_common.data.time_format import EPOCHS, epoch_digits, likely_epoch, named_format
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.commit.watermark import NONE_LATE, Lateness
 from odf_ingest.prepare.debezium import rows_of_changes
 from odf_ingest.prepare.event_time import event_times

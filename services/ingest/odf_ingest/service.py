@@ -6,15 +6,15 @@ from functools import partial
 from typing import Final
 
 from odf_common.adapters.grpc.server import Register
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.adapters.kafka.dead_letter_messages import KafkaLetters
-from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.key_files import has_dataset_key, is_imported, require_owned
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.connections import kafka_cluster, trusted_networks

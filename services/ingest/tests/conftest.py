@@ -22,21 +22,28 @@ from odf_common.dataset.open_rejects import open_rejects, rejecting_sources
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
-from odf_common.metadata.events import AddData, AddPushSource, KnownEvent, SetPollingSource
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    KnownEvent,
+    MergeStrategy,
+    MergeStrategyAppend,
+    ReadStep,
+    ReadStepNdJson,
+    SetPollingSource,
+)
 from odf_common.metadata.fetching import FetchStep
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategy, MergeStrategyAppend, ReadStep, ReadStepNdJson
 from odf_common.ports.bus import COORDINATOR_COMMANDS, DeadLetter, StoredLetter
 from odf_common.ports.engine import IsWanted, always
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import FreeLocks
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.operations.import_chain import Importer
+from odf_coordinator.commit.committer import Committer, require_committed
+from odf_coordinator.operations.references import Importer
 from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.rejects import RejectPolicy
 from odf_ingest.commit.slice_writer import Drafter

@@ -20,7 +20,7 @@ from odf_testing.manifests import derivative, root
 from odf_testing.profiles import examples
 from structlog.testing import capture_logs
 
-from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import iterate
@@ -36,15 +36,15 @@ from odf_common.metadata.events import (
     DatasetKind,
     DisablePushSource,
     KnownEvent,
+    MetadataBlock,
     SetAttachments,
     SetInfo,
     SetLicense,
     SetVocab,
     SourceState,
+    SqlQueryStep,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine
 from odf_common.service.request_reply import Replies
 from odf_ingest.commit.committer import position_of

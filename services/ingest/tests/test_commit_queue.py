@@ -12,8 +12,8 @@ from odf_testing.guarded import GuardedDict
 
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput, NotFound, Refused
+from odf_common.metadata.events import MergeStrategyLedger
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.file_commit import FileCommit
 from odf_ingest.commit.position import MAX_RECEIPTS, SourcePosition, TopicPosition, next_in_run

@@ -22,8 +22,13 @@ from odf_common.chain.walk import iterate
 from odf_common.data.slices import slice_schema, write_slice
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, SetDataSchema
-from odf_common.metadata.steps import MergeStrategy, MergeStrategyLedger, MergeStrategySnapshot
+from odf_common.metadata.events import (
+    AddData,
+    MergeStrategy,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    SetDataSchema,
+)
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.definitions.first_schemas import FirstSchemas
 from odf_ingest.history.dataset_history import DatasetHistory

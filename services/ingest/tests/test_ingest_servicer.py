@@ -13,10 +13,10 @@ from odf_testing.builders import a_chain, a_dataset, a_hash, a_polling_source, a
 from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.adapters.local.key_files import NotOwned
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.codec.times import time_message
 from odf_common.errors import InvalidInput, NotFound, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.store import CatalogEntry

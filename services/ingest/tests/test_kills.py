@@ -24,8 +24,7 @@ from odf_testing.ingest_batches import a_kafka_batch, a_message_batch
 from odf_testing.killer import Inline, Killed, Killer, first_write
 from odf_testing.letters import StoredLetters
 
-from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold, iterate
@@ -33,18 +32,20 @@ from odf_common.data.slices import read_slice
 from odf_common.dataset.open_rejects import rows_part, source_progress
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.physical import physical_hash
-from odf_common.metadata.events import AddData, KnownEvent, SetPollingSource
-from odf_common.metadata.fetching import FetchStepFilesGlob
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.hashing.multihash import physical_hash
+from odf_common.metadata.events import (
+    AddData,
+    KnownEvent,
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
     ReadStepParquet,
+    SetPollingSource,
 )
+from odf_common.metadata.fetching import FetchStepFilesGlob
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import DeadLetter
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.proto.odf.node.v1 import push_pb2 as pb

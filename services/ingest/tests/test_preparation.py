@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
+from odf_common.metadata.events import ReadStep, ReadStepNdJson, ReadStepParquet, TransformSql
 from odf_common.metadata.fetching import PrepStepPipe
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStep, ReadStepNdJson, ReadStepParquet, TransformSql
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.poll.event_time_source import event_time

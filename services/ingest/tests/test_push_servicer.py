@@ -17,11 +17,11 @@ from odf_testing.memory_store import MemoryCatalog
 from odf_common.adapters.grpc.client import channel, error_of
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.key_files import NotOwned, require_owned
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.codec.envelopes import Body, envelope
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry

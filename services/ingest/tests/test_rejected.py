@@ -19,7 +19,7 @@ from odf_common.dataset.open_rejects import (
     rows_part,
 )
 from odf_common.errors import NotFound, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, SourceState
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter

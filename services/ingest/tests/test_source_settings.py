@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_ingest.source_settings import BadRecords, EmptySnapshot, SourceSettings, load_settings, save_settings
 
 DATASET = DatasetId.of_key(bytes(32))

@@ -11,8 +11,8 @@ import grpc
 from odf_common.adapters.grpc.comparison import encode_comparison
 from odf_common.adapters.local.key_files import has_dataset_key
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.dataset.dataset_notes import RemoteAliases
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.remote_aliases import RemoteAliases
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import sync_pb2 as pb
 from odf_common.proto.odf.node.v1 import sync_pb2_grpc

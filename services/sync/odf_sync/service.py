@@ -7,11 +7,11 @@ from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
+from odf_common.service.node_home import require_tenancy
 from odf_common.service.protection import peer_credentials, require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT
-from odf_common.service.tenancy import require_tenancy
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory

@@ -18,11 +18,10 @@ from odf_testing.http import running
 from odf_testing.node_datasets import hold, in_files
 
 from odf_common.adapters.grpc.server import serve
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.networks import PUBLIC as PUBLIC_ADDRESSES
 from odf_common.adapters.networks import Networks
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import Incarnation, ObjectKind, incarnation

@@ -14,7 +14,7 @@ from odf_testing.http import running
 
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.errors import NotFound
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2 as pb

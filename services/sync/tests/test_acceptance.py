@@ -18,9 +18,8 @@ from odf_common.codec.signature import encode_signature
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import AlreadyExists, InvalidInput, OdfError, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import generate, sign_block
 from odf_common.metadata.events import AddData, DataSlice, MetadataEvent, SetDataSchema
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind, block_reader
 from odf_sync.transfer import accept_push, objects

@@ -11,8 +11,7 @@ import pytest
 from odf_testing.builders import a_dataset
 
 from odf_common.errors import Damaged, StorageUnavailable
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import incarnation
 from odf_sync.access.directory import Ancestor, Lineage
 from odf_sync.access.rules import (

@@ -10,8 +10,8 @@ from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 from odf_testing.node_datasets import in_files
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import (
     AlreadyExists,
     HeadMoved,

@@ -22,8 +22,7 @@ from odf_testing.http import running
 from odf_testing.recorded_cases import Side, plays
 
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import CatalogEntry, incarnation
 from odf_common.service.settings import Settings
 from odf_sync.access.access_store import AccessStore, Token

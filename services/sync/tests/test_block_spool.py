@@ -13,7 +13,7 @@ import pytest
 from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.memory_store import MemoryBlobStore
 
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo

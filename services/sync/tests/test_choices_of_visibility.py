@@ -9,9 +9,9 @@ import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_transform
 from odf_testing.node_datasets import hold, in_files
 
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import AlreadyExists, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DatasetKind, SetInfo
 from odf_common.ports.store import (
     PRIVATE_MARK,

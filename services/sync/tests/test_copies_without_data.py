@@ -14,15 +14,15 @@ from odf_testing.webserver import Page, Request, serving_answers
 
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.envelopes import Body, envelope
-from odf_common.dataset.object_markers import DROPPED, complete_until, dropped_blocks
+from odf_common.dataset.dataset_notes import DROPPED, complete_until, dropped_blocks
 from odf_common.errors import HeadMoved, NotFound, OdfError, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_coordinator.operations.pull import PullProgress
-from odf_coordinator.storage.availability import is_dropped, was_dropped
+from odf_coordinator.storage import is_dropped, was_dropped
 from odf_sync.transfer.objects import ObjectDiffers
 from odf_sync.transfer.push_source import DataNotHere
 

@@ -12,7 +12,7 @@ from odf_testing.builders import a_dataset
 from odf_common.chain.walk import raw_blocks
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import NotFound, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import PUBLIC_MARK, CatalogEntry, ObjectKind, block_reader, require_entry
 from odf_common.proto.odf.node.v1 import access_pb2 as pb
 from odf_sync.access.access_servicer import AccessServicer

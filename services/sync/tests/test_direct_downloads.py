@@ -28,9 +28,8 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.networks import Networks
 from odf_common.errors import NotFound, OdfError
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings

@@ -16,15 +16,13 @@ from odf_testing.builders import a_chain, a_dataset, a_time
 from odf_testing.guarded import GuardedDict
 from odf_testing.http import running
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry, incarnation

@@ -13,9 +13,9 @@ from odf_testing.memory_store import MemoryBlobStore
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local import durable
-from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
+from odf_common.dataset.dataset_notes import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable, Unavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import RemoteFolder

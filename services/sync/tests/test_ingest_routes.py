@@ -16,7 +16,7 @@ from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_transfers import body_of, lines_of, with_texts
 
 from odf_common.adapters.local.key_files import NotOwned
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.codec.times import time_of
 from odf_common.errors import Damaged, InvalidInput, StorageUnavailable, Unavailable
 from odf_common.identity.dataset_refs import Name

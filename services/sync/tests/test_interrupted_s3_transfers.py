@@ -24,7 +24,7 @@ from odf_common.errors import OdfError, StorageUnavailable, Unavailable
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.clock import Backoff
 from odf_common.service.settings import Settings
-from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.commit.committer import require_committed
 
 OBJECTS, OBJECT_BYTES, BLOCKS, BLOCK_BYTES = 72, 150_000, 100, 700
 RECORD_BYTES: Final = 5_000

@@ -17,7 +17,7 @@ from urllib3 import Retry
 
 from odf_common.errors import Conflict, OdfError, Unavailable
 from odf_common.metadata.events import SetInfo
-from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.commit.committer import require_committed
 from odf_sync.repositories import http_dataset
 from odf_sync.transfer import push_source
 

@@ -23,7 +23,7 @@ from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.s3.location import S3Location
-from odf_common.dataset.remote_aliases import remote_aliases
+from odf_common.dataset.dataset_notes import remote_aliases
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
 from odf_sync.transfer.partial_files import KEPT_SECONDS, sweep

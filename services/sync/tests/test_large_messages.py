@@ -17,7 +17,7 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_seed
 from odf_testing.measured_server import Server, measured
 
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_sync.smart import channel
 from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import BLOCKS_BYTES_LIMIT, read_archive, write_archive

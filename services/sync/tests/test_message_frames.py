@@ -22,7 +22,7 @@ from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http import serve_pull

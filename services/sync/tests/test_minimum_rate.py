@@ -12,7 +12,7 @@ import pytest
 import urllib3
 
 from odf_common.errors import NotFound, Unavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import http_dataset, node_client
 from odf_sync.repositories.http_dataset import HttpDataset

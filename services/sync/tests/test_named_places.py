@@ -11,8 +11,8 @@ from odf_testing.node_datasets import hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
+from odf_common.dataset.dataset_notes import RemoteAliases, change_aliases
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.identity.dataset_refs import Name
 from odf_sync.repositories import http_dataset as http_repository

@@ -19,7 +19,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.settings import Settings
 from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus

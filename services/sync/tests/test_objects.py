@@ -11,9 +11,9 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data import slices
+from odf_common.data.columns import TIMESTAMP
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import SliceFile, write_slice
-from odf_common.data.stored_types import TIMESTAMP
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, DataSlice, KnownEvent, OffsetInterval
 from odf_common.ports.store import ObjectKind

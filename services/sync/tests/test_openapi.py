@@ -14,8 +14,7 @@ from odf_testing.node_datasets import in_files
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidInput
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.node.v1 import push_pb2_grpc
 from odf_common.service.settings import Settings

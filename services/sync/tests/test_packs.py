@@ -23,7 +23,7 @@ from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.errors import InvalidInput, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http import simple_protocol

@@ -14,8 +14,8 @@ from odf_testing.sync_node import SyncNode, open_exchanges
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import InvalidInput
 from odf_common.ports.store import PRIVATE_MARK, require_entry
+from odf_common.service.node_home import require_tenancy
 from odf_common.service.settings import MULTI_TENANT, Settings
-from odf_common.service.tenancy import require_tenancy
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
 from odf_sync.access.rules import Visibility as Rule

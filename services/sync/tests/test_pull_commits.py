@@ -20,7 +20,7 @@ from odf_testing.coordinator import Coordinator
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.dataset.remote_aliases import RemoteAliases, remote_aliases
+from odf_common.dataset.dataset_notes import RemoteAliases, remote_aliases
 from odf_common.errors import (
     AlreadyExists,
     ChainRuleViolated,
@@ -30,10 +30,8 @@ from odf_common.errors import (
     Refused,
     Unavailable,
 )
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import AddData, Checkpoint, ExecuteTransform, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus

@@ -20,8 +20,7 @@ from odf_testing.sync_node import SyncNode
 from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import block_hash
 from odf_common.errors import HeadMoved, InvalidInput
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.metadata.events import DatasetKind, Seed, SetInfo
 from odf_common.ports.store import BlobStore, CatalogEntry, ObjectKind
 from odf_sync.access.rules import Action

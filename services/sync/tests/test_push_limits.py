@@ -18,8 +18,7 @@ from odf_testing.measured_server import Server, measured
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.metadata.events import SetInfo
 from odf_sync.http import serve_push
 from odf_sync.http.serve_push import held_bytes

@@ -19,11 +19,9 @@ from odf_common.adapters.s3.bucket import PART_BYTES, Bucket, StoredObject
 from odf_common.adapters.s3.location import S3Location
 from odf_common.codec.signature import encode_signature
 from odf_common.errors import Damaged, HeadMoved, InvalidInput, Unavailable
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.identity.dataset_refs import Name
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import sign_block
+from odf_common.identity.keys import generate, sign_block
 from odf_common.ports.store import ObjectKind, require_entry
 from odf_common.service.settings import Settings
 from odf_sync.repositories.folder import FolderTarget

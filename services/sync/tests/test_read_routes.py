@@ -25,8 +25,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
 from odf_common.errors import StorageUnavailable
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import AddData, SetInfo
 from odf_common.ports.store import ObjectKind, incarnation
 from odf_sync import search

@@ -25,7 +25,7 @@ from odf_testing.recorded_transfers import (
 from odf_testing.sync_node import SyncNode
 
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.object_markers import note_complete
+from odf_common.dataset.dataset_notes import note_complete
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import SetInfo

@@ -13,9 +13,9 @@ from odf_testing.sync_node import SyncNode
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import blocks_between
 from odf_common.codec.flatbuffers import decode_block
-from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
+from odf_common.dataset.dataset_notes import complete_until, dropped_blocks, note_drop
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.transfer.local_copy import Step

@@ -14,7 +14,7 @@ from odf_testing.webserver import Page, Request, serving_answers
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_common.service.connections import s3_access
 from odf_common.service.settings import Settings

@@ -24,8 +24,7 @@ from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Damaged, OdfError, Unavailable
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.settings import Settings

@@ -14,13 +14,12 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefSt
 from odf_testing.node_datasets import node_datasets
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import BlockSignature, SignerId, sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import BlockSignature, SignerId, generate, sign_block
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http import simple_protocol

@@ -11,15 +11,14 @@ import pytest
 from odf_testing.builders import a_hash
 from odf_testing.sync_node import SyncNode
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.exported_dataset import FolderDataset
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.codec.envelopes import Envelope
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import generate, sign_block
 from odf_common.ports.store import ObjectKind
 from odf_sync.http import serve_push, smart_routes
 from odf_sync.repositories.folder import FolderTarget

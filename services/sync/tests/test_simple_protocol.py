@@ -21,7 +21,7 @@ from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import ChainBroken
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_sync.http.authorization import Authorizer

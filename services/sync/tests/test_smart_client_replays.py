@@ -27,7 +27,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.networks import PUBLIC
-from odf_common.dataset.remote_aliases import remote_aliases
+from odf_common.dataset.dataset_notes import remote_aliases
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo

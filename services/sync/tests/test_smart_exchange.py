@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from odf_testing.builders import a_hash
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_sync.smart import archive, message_json
 from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import COUNTED_BYTES, read_archive, require_countable, write_archive

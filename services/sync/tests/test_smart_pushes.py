@@ -15,8 +15,7 @@ from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import Envelope
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_common.proto.odf.bus.v1.bus_pb2 import ImportChain

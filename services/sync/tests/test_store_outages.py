@@ -18,7 +18,7 @@ from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.s3 import bucket
 from odf_common.errors import Unavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind

@@ -18,7 +18,7 @@ import pytest
 from odf_testing.sync_node import SyncNode
 
 from odf_cli.embedded.parts.tcp_ports import allocate
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.smart.messages import VERSION, VERSION_HEADER
 

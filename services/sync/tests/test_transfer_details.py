@@ -21,9 +21,9 @@ from odf_testing.webserver import Page, PageServer, serving_pages
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.chain.compare_chains import Ahead, Behind, Equal
-from odf_common.dataset.object_markers import complete_until, dropped_blocks, note_drop
+from odf_common.dataset.dataset_notes import complete_until, dropped_blocks, note_drop
 from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.identity.dataset_refs import Name
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind

@@ -16,7 +16,7 @@ import pytest
 from odf_testing.builders import a_hash
 from odf_testing.sync_node import SyncNode
 
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import ObjectKind
 from odf_sync.access import rate_limits
 from odf_sync.http import object_uploads

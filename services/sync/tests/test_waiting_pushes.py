@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from odf_common.adapters.grpc.bulkheads import Busy
+from odf_common.adapters.grpc.calls import Busy
 from odf_common.errors import Unavailable
 from odf_sync.http import ingest_routes
 from odf_sync.http.ingest_client import IngestClient, PushRefused

@@ -13,9 +13,8 @@ from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable

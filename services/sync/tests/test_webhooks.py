@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local.key_files import node_key
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalRefStore
 from odf_common.errors import Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module

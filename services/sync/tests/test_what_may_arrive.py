@@ -20,13 +20,11 @@ from odf_common.chain.arrivals import OWNED
 from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Body, Envelope, body_of
 from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, encode_block, encode_message
-from odf_common.data.columns import with_system_columns
+from odf_common.data.columns import TIMESTAMP, with_system_columns
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.data.slices import write_slice
-from odf_common.data.stored_types import TIMESTAMP
 from odf_common.errors import OdfError
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.metadata.events import (
     AddData,
     AddPushSource,
@@ -38,6 +36,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
+    MetadataBlock,
     MetadataEvent,
     OffsetInterval,
     Seed,
@@ -48,11 +47,10 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
     SetVocab,
+    SqlQueryStep,
     UnknownEvent,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.store import ObjectKind, require_entry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_sync.access.rules import Role, Visibility

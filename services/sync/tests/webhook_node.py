@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import node_key
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.chain.walk import iterate
 from odf_common.codec.envelopes import envelope

@@ -9,16 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from odf_common.adapters.local.key_files import has_dataset_key
-from odf_common.chain.input_divergence import BlockIndex
+from odf_common.chain.compare_chains import BlockIndex
 from odf_common.chain.state import ChainState
+from odf_common.dataset.dataset_notes import dropped_blocks
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.dataset.replay import StoredTransform
-from odf_common.identity.branch_names import split_ref
+from odf_common.identity.dataset_refs import split_ref
 from odf_common.metadata.events import ExecuteTransform
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
-from odf_verifier.report import Damage, Problem
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Target
 
 
 def diverged_inputs(

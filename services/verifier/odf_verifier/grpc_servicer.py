@@ -8,8 +8,7 @@ from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_common.proto.odf.node.v1 import verifier_pb2_grpc
-from odf_verifier.report import Problem
-from odf_verifier.targets import Target, targets
+from odf_verifier.targets import Problem, Target, targets
 from odf_verifier.verification import Verdict, VerificationOptions, VerificationProgress, Verifier
 
 

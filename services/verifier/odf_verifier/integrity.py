@@ -7,7 +7,7 @@ checkpoints. Nothing is trusted that was not hashed here. Whether a transform wa
 `replay`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +23,12 @@ from odf_common.chain.walk import ChainBroken, iterate
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slice_checks import RecordsDiffer, check_records
 from odf_common.data.slices import read_foreign_slice
+from odf_common.dataset.signature_check import (
+    SignatureCheck,
+    SignatureStatus,
+    check_signature,
+    stored_signature,
+)
 from odf_common.errors import (
     ChainRuleViolated,
     Damaged,
@@ -33,14 +39,11 @@ from odf_common.errors import (
     VerificationFailed,
 )
 from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import Checkpoint, DataEvent, DataSlice, SetDataSchema
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.hashing.multihash import Multihash, physical_hash
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import Checkpoint, DataEvent, DataSlice, MetadataBlock, SetDataSchema
 from odf_common.ports.store import ObjectKind
-from odf_verifier.report import Damage, Problem, Tally, block_problem
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Tally, Target, block_problem
 
 HASHERS = 2  # threads; hashing releases the GIL
 BROKEN = {
@@ -259,3 +262,20 @@ def _check_bytes(target: Target, link: Link, declared: _DeclaredObject) -> list[
             return [link.problem(Damage.SIZE_MISMATCH, text, name)]
         return []
     return [link.problem(Damage.OBJECT_MISSING, f"missing in {kind}", name)]
+
+
+def check_signatures(target: Target, links: Iterable[Link]) -> Iterator[Problem]:
+    """Yield a problem for each block with an invalid signature, in chain order."""
+    for link in links:
+        checked = _check(target, link)
+        if checked.status is SignatureStatus.INVALID:
+            claimed = f", claimed by {checked.signer}" if checked.signer else ""
+            text = f"{ObjectKind.SIGNATURE}/{link.hash}: {checked.fault}{claimed}"
+            yield link.problem(Damage.SIGNATURE_INVALID, text, link.hash)
+
+
+def _check(target: Target, link: Link) -> SignatureCheck:
+    try:
+        return check_signature(link.hash, stored_signature(target.reader, link.hash))
+    except Damaged as error:
+        return SignatureCheck(status=SignatureStatus.INVALID, fault=error.why)

@@ -16,18 +16,16 @@ from typing import Final
 import structlog
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import InputMismatch
+from odf_common.chain.transform_steps import InputMismatch
 from odf_common.chain.walk import ChainBroken, number_before
-from odf_common.data.schema_alignment import align_to_schema
-from odf_common.data.schema_evolution import schema_of_event
+from odf_common.data.schema_evolution import align_to_schema, schema_of_event
 from odf_common.data.slices import read_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.replay import Replayer, StoredTransform, differences
 from odf_common.errors import Damaged, InternalError, InvalidInput, InvalidQuery, NotFound, name_dataset
 from odf_common.hashing.logical import logical_hash
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
-from odf_common.identity.branch_names import split_ref
+from odf_common.hashing.multihash import Multihash, physical_hash
+from odf_common.identity.dataset_refs import split_ref
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 from odf_common.ports.engine import (
     Engine,
@@ -42,8 +40,7 @@ from odf_common.ports.engine import (
 from odf_common.ports.store import scratch_folder
 from odf_verifier.explanations import dropped_input, input_not_on_node
 from odf_verifier.integrity import Link
-from odf_verifier.report import Damage, Problem, block_problem
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Target, block_problem
 
 log = structlog.stdlib.get_logger(__name__)
 

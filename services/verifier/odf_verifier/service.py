@@ -3,7 +3,7 @@
 from functools import partial
 
 from odf_common.codec.envelopes import Envelope, body_of
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
 from odf_common.service.environment import Environment

@@ -1,6 +1,12 @@
-"""Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict."""
+"""Verification of one dataset: integrity, then replay, as a stream of progress that ends with a verdict.
 
+The verified part of each dataset is kept: the head of the last good verdict, in a small file per dataset. Losing a file
+only costs time: the next verification starts at the seed.
+"""
+
+import json
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -10,22 +16,56 @@ from typing import Final
 
 import structlog
 
-from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.chain.input_divergence import BlockIndex
+from odf_common.adapters.local.faults import guarded_methods, translating_os_errors
+from odf_common.chain.compare_chains import BlockIndex
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.errors import OdfError, Unavailable
+from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import Engine
 from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
-from odf_verifier.integrity import Link, check_chain, check_objects
+from odf_verifier.integrity import Link, check_chain, check_objects, check_signatures
 from odf_verifier.replay import Replay
-from odf_verifier.report import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally
-from odf_verifier.signatures import check_signatures
-from odf_verifier.targets import Target, state_of
-from odf_verifier.verified_heads import VerifiedHeads
+from odf_verifier.targets import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally, Target, state_of
+
+
+@guarded_methods
+class VerifiedHeads:
+    """Heads of good verdicts, separately for each phase."""
+
+    def __init__(self, folder: Path) -> None:
+        """Store the files in `folder`, which is created on first use."""
+        self._folder = folder
+
+    def head(self, dataset: DatasetId, phase: str) -> Multihash | None:
+        """Return the head up to which `phase` had a good verdict, None if there is none."""
+        try:
+            return Multihash.parse(self._read_known(dataset)[phase])
+        except (KeyError, TypeError, InvalidInput):
+            return None
+
+    def remember(self, dataset: DatasetId, phases: dict[str, Multihash]) -> None:
+        """Store good verdicts, in one step."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        file = self._file(dataset)
+        heads = {**self._read_known(dataset), **{phase: str(head) for phase, head in phases.items()}}
+        temporary = file.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(heads))
+        temporary.replace(file)
+
+    def _read_known(self, dataset: DatasetId) -> dict[str, str]:
+        """Return the content of a dataset's file; empty if there is none, or it is corrupt."""
+        try:
+            heads = json.loads(self._file(dataset).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return heads if isinstance(heads, dict) else {}
+
+    def _file(self, dataset: DatasetId) -> Path:
+        return self._folder / f"{dataset.folder}.json"
+
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -10,18 +10,16 @@ from odf_testing.builders import AChain, a_block, a_chain, a_dataset, a_push_sou
 from odf_testing.verifier import Story
 
 from odf_common.codec.flatbuffers import block_hash, encode_block
+from odf_common.data.columns import TIMESTAMP
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.data.slices import write_slice
-from odf_common.data.stored_types import TIMESTAMP
 from odf_common.dataset.node_datasets import StoredDataset
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import check_chain
-from odf_verifier.report import Damage
-from odf_verifier.targets import Target, targets
+from odf_verifier.targets import Damage, Target, targets
 from odf_verifier.verification import INTEGRITY, Verdict, VerificationOptions, VerificationProgress
 
 RECORDS = pa.table(

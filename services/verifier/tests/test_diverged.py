@@ -5,11 +5,11 @@ from odf_testing.builders import AChain, a_chain, a_dataset, a_hash, a_seed, a_t
 from odf_testing.verifier import Story
 
 from odf_common.adapters.local.key_files import keep_dataset_key
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_verifier.replay import Outcome, Replay
-from odf_verifier.report import Damage
+from odf_verifier.targets import Damage
 from odf_verifier.verification import VerificationOptions
 
 INPUT = a_dataset("input")

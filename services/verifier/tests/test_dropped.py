@@ -17,11 +17,11 @@ from odf_testing.builders import (
 )
 from odf_testing.verifier import Story
 
-from odf_common.dataset.object_markers import dropped_blocks, forget_drop, note_drop
+from odf_common.dataset.dataset_notes import dropped_blocks, forget_drop, note_drop
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_common.ports.store import ObjectKind
 from odf_verifier.explanations import dropped_input
-from odf_verifier.report import Damage
+from odf_verifier.targets import Damage
 from odf_verifier.verification import VerificationOptions
 
 INPUT = a_dataset("input")

@@ -11,7 +11,7 @@ from odf_testing.builders import a_block, a_chain, a_dataset, a_hash, a_seed, a_
 from odf_testing.verifier import Story
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import InputMismatch
+from odf_common.chain.transform_steps import InputMismatch
 from odf_common.chain.walk import ChainBroken
 from odf_common.dataset.replay import StoredBlock, StoredTransform
 from odf_common.errors import Damaged, NotFound, OdfError
@@ -20,8 +20,7 @@ from odf_common.metadata.events import DatasetKind, ExecuteTransform, OffsetInte
 from odf_common.ports.engine import EngineNotAvailable, EngineProgress, OnProgress, QueryFailed
 from odf_verifier.grpc_servicer import _message
 from odf_verifier.replay import Replay
-from odf_verifier.report import Damage, Problem, Tally
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Tally, Target
 from odf_verifier.verification import Verdict
 
 INSTALLED = "new"

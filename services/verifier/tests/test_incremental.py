@@ -13,8 +13,7 @@ from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_verifier.integrity import Link, check_chain
 from odf_verifier.replay import Outcome, Replay
-from odf_verifier.report import Damage, Problem
-from odf_verifier.targets import Target, of_entry
+from odf_verifier.targets import Damage, Problem, Target, of_entry
 from odf_verifier.verification import (
     REPLAY,
     OnCommit,

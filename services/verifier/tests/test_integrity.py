@@ -13,12 +13,11 @@ from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.data.slices import write_slice
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, DataSlice, OffsetInterval
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import check_chain, check_objects
-from odf_verifier.report import Damage, Problem, Tally
-from odf_verifier.targets import Target, seed_of
+from odf_verifier.targets import Damage, Problem, Tally, Target, seed_of
 
 VECTORS = Path(__file__).parents[3] / "tests" / "vectors" / "datasets"
 

@@ -20,16 +20,20 @@ from odf_testing.verifier import NOWHERE, Story
 
 from odf_common.chain.walk import fold, iterate
 from odf_common.errors import InvalidQuery
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import Checkpoint, ExecuteTransform, ExecuteTransformInput, OffsetInterval
-from odf_common.metadata.steps import SqlQueryStep
+from odf_common.metadata.events import (
+    Checkpoint,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    OffsetInterval,
+    SqlQueryStep,
+)
 from odf_common.ports.engine import Engine, MigrateRequest, OnProgress
 from odf_common.ports.store import ObjectKind
 from odf_verifier.integrity import Link
 from odf_verifier.replay import Replay
-from odf_verifier.report import Damage, Problem
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Target
 
 A = a_dataset("a")
 TARGET = Target(name="derivative", dataset=a_dataset(), reader=cast("Any", None), is_local=True)

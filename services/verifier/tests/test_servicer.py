@@ -12,8 +12,7 @@ from odf_testing.verifier import Story
 
 from odf_common.proto.odf.node.v1 import verifier_pb2 as pb
 from odf_verifier.grpc_servicer import Servicer, register
-from odf_verifier.report import Damage, Problem, Tally
-from odf_verifier.targets import Target
+from odf_verifier.targets import Damage, Problem, Tally, Target
 from odf_verifier.verification import Verdict, VerificationOptions, VerificationProgress, Verifier
 
 STEP: Final = VerificationProgress(phase="integrity", done=1, total=2)

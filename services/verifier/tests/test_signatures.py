@@ -10,13 +10,10 @@ from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.keys import generate
-from odf_common.identity.signatures import SignerId, sign_block
+from odf_common.identity.keys import SignerId, generate, sign_block
 from odf_common.ports.store import ObjectKind
-from odf_verifier.integrity import Link, check_chain
-from odf_verifier.report import Damage, Problem
-from odf_verifier.signatures import check_signatures
-from odf_verifier.targets import Target, seed_of
+from odf_verifier.integrity import Link, check_chain, check_signatures
+from odf_verifier.targets import Damage, Problem, Target, seed_of
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 KEY = generate()

@@ -10,7 +10,7 @@ from odf_testing.verifier import Story
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.identity.keys import generate
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import CatalogEntry

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_verifier.verified_heads import VerifiedHeads
+from odf_common.identity.dataset_refs import DatasetId
+from odf_verifier.verification import VerifiedHeads
 
 DATASET = DatasetId.of_key(bytes(32))
 A, B = Multihash.sha3(b"a" * 32), Multihash.sha3(b"b" * 32)

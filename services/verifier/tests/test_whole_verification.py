@@ -14,8 +14,8 @@ from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate
+from odf_common.dataset.dataset_notes import note_drop
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.object_markers import note_drop
 from odf_common.errors import (
     InternalError,
     InvalidInput,
@@ -25,17 +25,15 @@ from odf_common.errors import (
 )
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
+from odf_common.metadata.events import SqlQueryStep
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import Engine, OnProgress, QueryFailed, QueryOutOfMemory
 from odf_common.ports.store import ObjectKind
 from odf_common.service.environment import Environment
 from odf_common.service.run import Service
-from odf_verifier.report import Damage
 from odf_verifier.service import build
-from odf_verifier.targets import targets
-from odf_verifier.verification import Verdict, VerificationOptions, Verifier
-from odf_verifier.verified_heads import VerifiedHeads
+from odf_verifier.targets import Damage, targets
+from odf_verifier.verification import Verdict, VerificationOptions, VerifiedHeads, Verifier
 
 ROOT = """
 kind: DatasetSnapshot

@@ -17,8 +17,7 @@ from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformResponseRoot,
 )
-from odf_common.metadata.events import UnknownEvent
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import MetadataBlock, UnknownEvent
 
 MESSAGES = (
     MetadataBlock,

@@ -8,7 +8,7 @@ from typing import Final
 from odf_common.chain.build_blocks import EncodedBlock, build_blocks
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.data_schema import (
     DataField,
     DataSchema,
@@ -28,19 +28,22 @@ from odf_common.metadata.events import (
     ExecuteTransform,
     ExecuteTransformInput,
     KnownEvent,
+    MergeStrategyAppend,
+    MetadataBlock,
     MetadataEvent,
     OffsetInterval,
+    ReadStepNdJson,
     Seed,
     SetDataSchema,
     SetPollingSource,
     SetTransform,
     SourceState,
+    SqlQueryStep,
     TransformInput,
+    TransformSql,
 )
 from odf_common.metadata.fetching import FetchStepUrl
-from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyAppend, ReadStepNdJson, SqlQueryStep, TransformSql
 
 BLOCK_VERSION: Final = 3
 _SYSTEM_COLUMNS: Final[dict[str, DataType]] = {

@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.codec.envelopes import Envelope, encode, stamp
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import (

@@ -6,7 +6,7 @@ import pytest
 
 from odf_common.codec.envelopes import decode, envelope
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import (
     COORDINATOR_COMMANDS,
     DEAD_LETTERS,

@@ -3,12 +3,11 @@
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import KnownEvent
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.commit.outcomes import Outcome, Refusal
+from odf_coordinator.commit.committer import Outcome, Refusal
 from odf_testing.coordinator import Coordinator
 
 

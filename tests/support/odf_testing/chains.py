@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import fold, iterate
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DataEvent, ExecuteTransform
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import DataEvent, ExecuteTransform, MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import NAMED_BY_CONTENT
 

@@ -18,11 +18,9 @@ import pytest
 
 from odf_common.dataset.state_cache import StateCache
 from odf_common.errors import AlreadyExists, HeadMoved, NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
-from odf_common.ports.locks import Locks
-from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, Locks, ObjectKind, RefStore
 
 CONTENT = b"some bytes"
 NAME = physical_hash_of(CONTENT)

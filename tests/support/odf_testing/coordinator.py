@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
-from odf_common.chain.add_data import add_data_event
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
@@ -19,19 +18,16 @@ from odf_common.data.slices import slice_schema, write_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache, StateCache
 from odf_common.errors import OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
-from odf_common.ports.locks import Locks
-from odf_common.ports.store import BlobStore, Catalog, ObjectKind, RefStore
+from odf_common.ports.store import BlobStore, Catalog, Locks, ObjectKind, RefStore
 from odf_common.service.environment import Environment, FreeLocks
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Notifications
-from odf_coordinator.catalog.datasets import DatasetHandle
-from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import Outcome, require_committed
+from odf_coordinator.catalog.datasets import DatasetHandle, KeyStore
+from odf_coordinator.commit.committer import Committer, Outcome, require_committed
 from odf_coordinator.definitions.create import AddResult
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.service import assemble, build_committer

@@ -21,8 +21,8 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.local.secrets import secret_file
 from odf_common.adapters.redis import RedisConnection
-from odf_common.adapters.secrets import secret_file
 from odf_common.service.connections import kafka_cluster, redis_connection
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import Settings, child_environment

@@ -8,16 +8,15 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformRequestInput,
     TransformResponseSuccess,
     Watermark,
 )
-from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, SqlQueryStep, TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
 
 A, R, FROM, TO = 0, 1, 2, 3  # append, retract, correct from, correct to (RFC-015)
 MINUTE = 60_000

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from odf_common.errors import InvalidQuery
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import DatasetVocabulary, SetTransform, TransformInput
 from odf_common.metadata.scalars import Timestamp

@@ -7,12 +7,16 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.codec.manifests import snapshots_from_text
-from odf_common.data.columns import offset_type, operation_type
+from odf_common.data.columns import TIMESTAMP, offset_type, operation_type
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.stored_types import TIMESTAMP
-from odf_common.metadata.events import AddPushSource, SetTransform, SetVocab, vocabulary_of
-from odf_common.metadata.manifest_contents import DatasetSnapshot
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetSnapshot,
+    SetTransform,
+    SetVocab,
+    TransformSql,
+    vocabulary_of,
+)
 from odf_testing.engine import Block, Chain, Derivative, Executes
 
 _SYSTEM: Final = (

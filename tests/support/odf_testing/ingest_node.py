@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from odf_common.codec.envelopes import Body, Envelope, envelope
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.engine import Engine
 from odf_common.service.request_reply import Replies
 from odf_coordinator.api.bus_handlers import Commands

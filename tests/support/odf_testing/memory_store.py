@@ -13,8 +13,7 @@ from typing import BinaryIO
 
 from odf_common.errors import AlreadyExists, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import (
     BlobStore,
     Catalog,

@@ -20,9 +20,9 @@ from minio.error import MinioException
 from minio.minioadmin import MinioAdmin
 
 from odf_cli.embedded.parts.tcp_ports import allocate
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
-from odf_common.adapters.s3.bucket_blobs import S3BlobStore
+from odf_common.adapters.s3.bucket_stores import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_testing.frozen_process import freeze

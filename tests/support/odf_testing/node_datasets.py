@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind, RefStore

@@ -20,7 +20,7 @@ from odf_common.codec.model_schema import (
     fields_of,
 )
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 MAX_NS = 253_402_300_799_999_999_999  # the end of year 9999

@@ -17,9 +17,8 @@ from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, Transform
+from odf_common.metadata.scalars import Strings, Timestamp
 from odf_common.ports.engine import (
     EngineNotAvailable,
     EngineProgress,

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from odf_common.codec.flatbuffers import block_hash, decode_block
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import ObjectKind
 from odf_sync.smart.archive import read_archive

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 
 
 @dataclass

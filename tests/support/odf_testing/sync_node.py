@@ -13,9 +13,8 @@ from odf_common.codec.envelopes import Body, Envelope, envelope
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.codec.signature import encode_signature
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import PrivateKey
-from odf_common.identity.signatures import sign_block
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import PrivateKey, sign_block
 from odf_common.metadata.events import MetadataEvent
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock

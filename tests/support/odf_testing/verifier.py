@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from odf_common.dataset.node_datasets import StoredDataset
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_testing.builders import AChain

@@ -20,8 +20,8 @@ from odf_cli.output import output_option, print_rows, progress, remark
 from odf_cli.suggestions import future_remark, late_remark
 from odf_cli.user_input import TIME, read_options, remark_on_typing, with_read_options
 from odf_common.adapters.grpc.client import ServiceFailed
-from odf_common.adapters.local.home_secrets import keep_private
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
+from odf_common.adapters.local.secrets import keep_private
 from odf_common.codec.times import time_message_or_none
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable

@@ -15,10 +15,8 @@ from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.durable import PRIVATE
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, Unavailable
 from odf_common.hashing import multibase
-from odf_common.identity.dataset_refs import parse_ref
-from odf_common.identity.did import DatasetId
-from odf_common.identity.keys import PrivateKey
-from odf_common.identity.signatures import prove_ownership, proves_ownership
+from odf_common.identity.dataset_refs import DatasetId, parse_ref
+from odf_common.identity.keys import PrivateKey, prove_ownership, proves_ownership
 
 MAX_KEY_BYTES: Final = 1024  # of a key file; a key has a tenth of that
 

@@ -11,8 +11,8 @@ from odf_cli.embedded.node_file import Node
 from odf_cli.output import echo, remark
 from odf_cli.user_input import read_options, with_read_options
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.home_secrets import keep_private
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
+from odf_common.adapters.local.secrets import keep_private
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound, OdfError, Refused
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.proto.odf.node.v1.ingest_pb2 import LateRecords, SampleReply, SampleRequest

@@ -221,7 +221,7 @@ def topics_command(output: str) -> None:
       odf topics
       ODF_KAFKA=kafka:9092 ODF_KAFKA_PREFIX=staging. ODF_KAFKA_MIN_INSYNC_REPLICAS=2 odf topics --output json
     """
-    from odf_common.adapters.kafka.topic_specs import node_topics
+    from odf_common.adapters.kafka.cluster import node_topics
     from odf_common.service.connections import topic_policy
 
     settings = load()

@@ -20,13 +20,13 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import (
     Alias,
     AmbiguousAlias,
+    DatasetId,
     DatasetRefAny,
     RemoteAlias,
     RemoteId,
     Url,
     parse_ref_any,
 )
-from odf_common.identity.did import DatasetId
 
 
 @click.group("hash", cls=CommandGroup, epilog="\b\nExample:\n  odf hash physical slice.parquet")
@@ -61,7 +61,7 @@ def _logical(file: Path) -> Multihash:
 
 
 def _physical(file: Path) -> Multihash:
-    from odf_common.hashing.physical import physical_hash
+    from odf_common.hashing.multihash import physical_hash
 
     with file.open("rb") as opened:
         return physical_hash(opened)

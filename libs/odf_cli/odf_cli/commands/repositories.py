@@ -11,8 +11,8 @@ from odf_cli.name_lookup import complete_dataset, dataset_argument
 from odf_cli.output import is_wide, output_option, print_object, print_rows, progress, remark, shorten_rows
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import absolute_url
-from odf_common.adapters.local.home_secrets import keep_private
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.local.secrets import keep_private
 from odf_common.adapters.repository_urls import BUCKETS
 from odf_common.adapters.s3.location import S3Location
 from odf_common.errors import OdfError, count_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.secrets import REDIS_SECRET, secret_file
+from odf_common.adapters.local.secrets import REDIS_SECRET, secret_file
 from odf_common.service.settings import Settings
 
 ADMIN: Final = "odf"  # Kafka's super user, as which the node's own clients connect

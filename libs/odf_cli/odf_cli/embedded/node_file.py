@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from odf_cli.embedded.credentials import with_kafka, with_redis
-from odf_common.adapters.secrets import HomeOfAnotherUser
+from odf_common.adapters.local.secrets import HomeOfAnotherUser
 from odf_common.errors import Unavailable
 from odf_common.service.settings import Settings, without_password
 

@@ -21,10 +21,10 @@ from odf_cli.embedded.parts.log_files import LogLimits, keep_bounded
 from odf_cli.embedded.parts.managed_process import PartProcess
 from odf_cli.embedded.plan import INFRASTRUCTURE, Plan, make_plan
 from odf_common.adapters.local.durable import keep_files_private
-from odf_common.adapters.local.home_secrets import close_home
+from odf_common.adapters.local.secrets import close_home
 from odf_common.errors import Conflict, Unavailable
+from odf_common.service.node_home import require_tenancy
 from odf_common.service.settings import Settings, child_environment
-from odf_common.service.tenancy import require_tenancy
 
 log = structlog.stdlib.get_logger(__name__)
 

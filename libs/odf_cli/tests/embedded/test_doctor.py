@@ -14,7 +14,7 @@ from odf_cli.embedded import doctor_checks
 from odf_cli.embedded.doctor_checks import FAILED, OK, WARNING, Finding, examine
 from odf_cli.embedded.node_file import Node, Part, write_node
 from odf_cli.embedded.part_states import RECONNECTS
-from odf_common.adapters.local.home_secrets import ensure_secret
+from odf_common.adapters.local.secrets import ensure_secret
 from odf_common.service.settings import Settings
 
 pytestmark = pytest.mark.waits

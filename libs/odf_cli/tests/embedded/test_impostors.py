@@ -25,9 +25,8 @@ from odf_cli.embedded.credentials import (
 )
 from odf_cli.embedded.parts.readiness import kafka_has_users, redis_answers
 from odf_common.adapters.kafka.client_config import common
-from odf_common.adapters.local.home_secrets import ensure_secret
+from odf_common.adapters.local.secrets import REDIS_SECRET, ensure_secret
 from odf_common.adapters.redis import RedisConnection
-from odf_common.adapters.secrets import REDIS_SECRET
 from odf_common.errors import Unavailable
 from odf_common.service.connections import kafka_cluster, redis_connection
 from odf_common.service.probes import Probe

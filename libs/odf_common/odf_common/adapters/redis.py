@@ -15,11 +15,11 @@ import redis
 import structlog
 from redis.exceptions import LockError
 
-from odf_common.adapters.live_sockets import ALWAYS
+from odf_common.adapters.networks import ALWAYS
 from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 
 log = structlog.stdlib.get_logger(__name__)
 

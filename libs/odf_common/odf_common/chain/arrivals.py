@@ -19,6 +19,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     KnownEvent,
+    MetadataBlock,
     MetadataEvent,
     Seed,
     SetAttachments,
@@ -32,7 +33,6 @@ from odf_common.metadata.events import (
     UnknownEvent,
     vocabulary_of,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import Timestamp
 
 MAX_SHOWN_CHARACTERS: Final = 200  # of a source state, in a list of changes

@@ -1,6 +1,7 @@
-"""Builds the blocks that carry given events on top of a chain.
+"""Builds the blocks that carry given events on top of a chain, and the events that add data to a root dataset.
 
 Every block passes the same rules as blocks from elsewhere, so a proposer finds a fault before the coordinator does.
+All events with data carry some fields over (wire-facts §5.4).
 """
 
 from collections.abc import Sequence
@@ -11,8 +12,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import block_hash, encode_block
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import KnownEvent
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import AddData, DataSlice, KnownEvent, MetadataBlock, SourceState
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 
 
@@ -83,3 +83,42 @@ def build_blocks(
         blocks.append(encoded)
     assert state is not None
     return tuple(blocks), state
+
+
+def add_data_event(
+    state: ChainState,
+    *,
+    new_data: DataSlice | None,
+    watermark: Timestamp | None,
+    source_state: SourceState | None,
+) -> AddData:
+    """Return the event that adds these on top of `state`.
+
+    The watermark is the later of the current and the new one. Without a `source_state` the previous event's is carried
+    over, since other nodes only look at the last event.
+    """
+    return AddData(
+        prev_checkpoint=checkpoint_hash(state),
+        prev_offset=state.last_offset,
+        new_data=new_data,
+        new_watermark=later(state.watermark, watermark),
+        new_source_state=source_state or _carried_state(state),
+    )
+
+
+def later(current: Timestamp | None, new: Timestamp | None) -> Timestamp | None:
+    """Return the later of two watermarks, either of which may be absent."""
+    if current is None or new is None:
+        return new if current is None else current
+    return max(current, new)
+
+
+def checkpoint_hash(state: ChainState) -> Multihash | None:
+    """Return the `prevCheckpoint` of the next event with data."""
+    return None if state.checkpoint is None else state.checkpoint.physical_hash
+
+
+def _carried_state(state: ChainState) -> SourceState | None:
+    # The state of a disabled source is not carried: the rules would take the event for one of that source.
+    last = state.last_source_state
+    return None if last is None or last.source_name in state.definitions.disabled_sources else last

@@ -17,7 +17,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.flatbuffers import DecodedBlock, Manifest, block_hash, decode_block, decode_message
 from odf_common.errors import InvalidInput, NotFound, VerificationFailed
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import MetadataBlock
 from odf_common.metadata.scalars import Timestamp, UInt64
 
 ReadBlock = Callable[[Multihash], bytes]  # raises NotFound

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 from google.protobuf.message import DecodeError
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import (
     AccessDecision,
     Committed,

@@ -30,8 +30,8 @@ from odf_common.codec.model_schema import (
 from odf_common.codec.plain_values import camel, formerly_schema, tag_of, tag_spellings
 from odf_common.hashing.multibase import FINAL, MAX_MULTIBASE_CHARACTERS
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
+from odf_common.identity.dataset_refs import PREFIX, DatasetId
+from odf_common.metadata.events import DatasetSnapshot, MetadataBlock
 from odf_common.metadata.scalars import RFC3339_TIME, ExtraAttributes
 
 Schema = dict[str, Any]

@@ -13,8 +13,7 @@ from odf_common.codec.model_schema import EVENTS
 from odf_common.codec.plain_values import from_plain, to_plain, union_from_plain
 from odf_common.codec.yaml_syntax import Document, documents, write
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import KnownEvent
-from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock, Repository
+from odf_common.metadata.events import DatasetSnapshot, KnownEvent, MetadataBlock, Repository
 
 __all__ = [
     "SourcedSnapshot",

@@ -12,8 +12,8 @@ from functools import cache
 from typing import Annotated, Final
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata import data_schema, engine_messages, events, fetching, steps
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata import data_schema, engine_messages, events, fetching
 from odf_common.metadata.scalars import Timestamp, Width
 
 MAX_TABLE_DEPTH: Final = 64  # tables inside tables, in what is read and so in what is written
@@ -95,9 +95,9 @@ class Field:
 # Tags omit the prefix that the members of a union share. The list also distinguishes one-member unions from tables.
 _UNIONS: Final[tuple[tuple[str, object], ...]] = (
     ("", events.KnownEvent),
-    ("ReadStep", steps.ReadStep),
-    ("Transform", steps.Transform),
-    ("MergeStrategy", steps.MergeStrategy),
+    ("ReadStep", events.ReadStep),
+    ("Transform", events.Transform),
+    ("MergeStrategy", events.MergeStrategy),
     ("EventTimeSource", fetching.EventTimeSource),
     ("SourceCaching", fetching.SourceCaching),
     ("FetchStep", fetching.FetchStep),

@@ -31,7 +31,7 @@ from odf_common.codec.model_schema import (
 from odf_common.codec.yaml_syntax import child, json_value
 from odf_common.errors import InvalidInput, nearest
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import UnknownEvent
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
-from odf_common.identity.signatures import BlockSignature, SignerId
+from odf_common.identity.keys import BlockSignature, SignerId
 
 VERSION: Final = 1
 SIZE_LIMIT: Final = 512  # bytes; a signature takes 227

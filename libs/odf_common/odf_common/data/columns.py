@@ -1,6 +1,8 @@
-"""The four system columns of every record, before its own columns (spec: Common Data Schema; wire-facts §5.1).
+"""The four system columns of every record (spec: Common Data Schema), and the type of a column after it was stored.
 
-They are `offset`, `op` (the operation type, +A, -R, -C or +C, encoded as `Operation`), `system_time` and `event_time`.
+The columns are `offset`, `op` (the operation type, +A, -R, -C or +C, encoded as `Operation`), `system_time` and
+`event_time`, before the record's own ones. The stored type is what a reader finds in a file without Arrow-specific
+metadata. Hashes and schemas use stored types only, so that they hold for every reader (wire-facts §4.6, §5.1).
 """
 
 from enum import IntEnum
@@ -8,12 +10,126 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIMESTAMP, in_unit, stored_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.scalars import Timestamp
+from odf_common.metadata.scalars import NANOS, Timestamp
+
+TIMESTAMP: Final = pa.timestamp("ms", "UTC")  # of system time and event time
+PER_SECOND: Final = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": NANOS}
+TIME_UNITS: Final = tuple(PER_SECOND)  # by number of `TimeUnit`, ever finer
+_MAX_DECIMAL128: Final = 38  # digits; more need 256 bits
+
+
+def stored_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type on reading back; timestamps are in UTC, and seconds become milliseconds."""
+    if kind.is_dictionary(type_):
+        return stored_type(type_.value_type)
+    if kind.is_struct(type_):
+        return pa.struct([_stored_field(inner) for inner in type_.fields])
+    if kind.is_list(type_) or kind.is_large_list(type_) or kind.is_fixed_size_list(type_):
+        return pa.list_(_stored_field(type_.value_field).with_name("element"))
+    return _stored_leaf(type_)
+
+
+def in_unit(values: pa.Array | pa.ChunkedArray, target: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return timestamps or times of day in another unit, cut towards the past if it is coarser, also before 1970.
+
+    So no time moves into a later second or day, and their order is kept. Raises `pa.ArrowInvalid` if a time is outside
+    of what the unit can count.
+    """
+    if TIME_UNITS.index(target.unit) >= TIME_UNITS.index(values.type.unit):
+        return values.cast(target)
+    result = values.cast(target, safe=False)  # Arrow cuts towards 1970
+    if kind.is_timestamp(target) and _has_before_1970(values):
+        is_later = pc.greater(result.cast(values.type), values)
+        result = pc.subtract(result.cast(pa.int64()), is_later.cast(pa.int64())).cast(target)
+    return result
+
+
+def _has_before_1970(values: pa.Array | pa.ChunkedArray) -> bool:
+    first = pc.min(values.cast(pa.int64())).as_py()
+    return first is not None and first < 0
+
+
+def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema on reading back, without metadata."""
+    return pa.schema([_stored_field(column) for column in schema])
+
+
+def compared_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type by which schemas are compared: the stored type, for extensions (UUID) that of their storage."""
+    type_ = stored_type(type_)
+    if isinstance(type_, pa.BaseExtensionType):
+        return compared_type(type_.storage_type)
+    if kind.is_struct(type_):
+        return pa.struct([inner.with_type(compared_type(inner.type)) for inner in type_.fields])
+    if kind.is_list(type_):
+        return pa.list_(type_.value_field.with_type(compared_type(type_.value_type)))
+    return type_
+
+
+def compared_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with compared types, without metadata."""
+    return pa.schema(
+        [pa.field(column.name, compared_type(column.type), column.nullable) for column in schema]
+    )
+
+
+def as_stored(table: pa.Table) -> pa.Table:
+    """Cast the columns whose values would change when stored; columns that differ only in layout stay as they are."""
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        target = stored_type(column.type)
+        columns.append(column if _same_values(column.type, target) else _cast(column, target, name))
+    fields = [pa.field(old.name, c.type, old.nullable) for old, c in zip(table.schema, columns, strict=True)]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _cast(column: pa.ChunkedArray, target: pa.DataType, name: str) -> pa.ChunkedArray:
+    try:
+        return column.cast(target)
+    except pa.ArrowException as error:
+        raise InvalidInput(text=f"cannot be stored as {target}: {error}", where=f"column {name}") from error
+
+
+def _same_values(type_: pa.DataType, target: pa.DataType) -> bool:
+    """Return whether a column of `type_` is written, and hashed, exactly like one of `target`."""
+    if type_ == target or kind.is_dictionary(type_):
+        return type_ == target or _same_values(type_.value_type, target)
+    if kind.is_nested(type_):
+        return False
+    text = kind.is_string(target) and (kind.is_large_string(type_) or kind.is_string_view(type_))
+    raw = kind.is_binary(target) and (kind.is_large_binary(type_) or kind.is_binary_view(type_))
+    return bool(text or raw)
+
+
+def decimal_type(precision: int, scale: int) -> pa.DataType:
+    """Return the narrowest type that can store decimals with this number of digits: 128 or 256 bits."""
+    return (pa.decimal128 if precision <= _MAX_DECIMAL128 else pa.decimal256)(precision, scale)
+
+
+def _stored_field(column: pa.Field) -> pa.Field:
+    return pa.field(column.name, stored_type(column.type), column.nullable)
+
+
+def _stored_leaf(type_: pa.DataType) -> pa.DataType:
+    if kind.is_timestamp(type_):
+        return pa.timestamp("ms" if type_.unit == "s" else type_.unit, "UTC")
+    if kind.is_date64(type_):
+        return pa.date32()
+    if kind.is_large_string(type_) or kind.is_string_view(type_):
+        return pa.string()
+    if kind.is_large_binary(type_) or kind.is_binary_view(type_):
+        return pa.binary()
+    if kind.is_decimal(type_):
+        return decimal_type(type_.precision, type_.scale)
+    if kind.is_time32(type_):
+        return pa.time32("ms")
+    return type_
+
 
 OPERATION: Final = 1  # position of the operation among the columns
 

@@ -6,7 +6,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIME_UNITS, TIMESTAMP, decimal_type
+from odf_common.data.columns import TIME_UNITS, TIMESTAMP, decimal_type
 from odf_common.errors import InvalidInput
 from odf_common.metadata import data_schema as odf
 from odf_common.metadata.scalars import UInt64

@@ -6,7 +6,7 @@ from typing import Final
 
 from odf_common.data.time_format import epoch_digits, named_format, require_timestamp_format, time_format
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

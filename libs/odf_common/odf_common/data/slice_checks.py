@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.columns import OPERATION, Operation, check_corrections
+from odf_common.data.columns import OPERATION, PER_SECOND, Operation, check_corrections, compared_schema
 from odf_common.data.schema_evolution import with_optionality_of
-from odf_common.data.stored_types import PER_SECOND, compared_schema
-from odf_common.data.years import first_unknown_year
+from odf_common.data.time_format import first_unknown_year
 from odf_common.errors import InvalidInput, VerificationFailed, count_of
 from odf_common.metadata.events import OffsetInterval
 from odf_common.metadata.scalars import NANOS, Timestamp

@@ -9,8 +9,7 @@ from odf_common.codec.flatbuffers import block_hash
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import Damaged, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import BlobReader, BlobStore, Catalog, ObjectKind, RefReader, RefStore
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import PUSH_TOPICS

@@ -10,20 +10,25 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from odf_common.chain.add_data import later
+from odf_common.chain.build_blocks import later
 from odf_common.chain.rules import admit
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import InputSlices, input_of
-from odf_common.chain.transform_request import InputSource, RequestFiles, build_request, is_migration
+from odf_common.chain.transform_steps import (
+    InputSlices,
+    InputSource,
+    RequestFiles,
+    build_request,
+    input_of,
+    is_migration,
+)
 from odf_common.chain.walk import blocks_between, read_link
+from odf_common.data.columns import stored_schema
 from odf_common.data.schema_evolution import schema_of_event
-from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, SetTransform
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import ExecuteTransform, ExecuteTransformInput, MetadataBlock, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine, MigrateRequest, OnProgress, PlannedInput
 from odf_common.ports.store import BlobReader, Catalog, ObjectKind, block_reader

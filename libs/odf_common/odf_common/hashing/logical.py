@@ -16,8 +16,17 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing.arrow_digest_encoding import Mask, encoded_blocks, plain, validity, zero_nulls
-from odf_common.hashing.arrow_digest_types import UnhashableType, canonical, frame, type_seed
+from odf_common.hashing.arrow_digest import (
+    Mask,
+    UnhashableType,
+    canonical,
+    encoded_blocks,
+    frame,
+    plain,
+    type_seed,
+    validity,
+    zero_nulls,
+)
 from odf_common.hashing.multihash import Multihash
 
 __all__ = ["LogicalHasher", "UnhashableType", "check_hashable", "logical_hash"]

@@ -1,7 +1,11 @@
-"""Self-describing hashes: which algorithm, how long, the digest (spec: Hash Representation; wire-facts §3.3)."""
+"""Self-describing hashes: which algorithm, how long, the digest (spec: Hash Representation; wire-facts §3.3).
 
+Also the hash of a file's bytes, which names data slices and checkpoints, and detects damage.
+"""
+
+import hashlib
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing import multibase
@@ -92,3 +96,19 @@ def read_varint(raw: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return number, position
     raise InvalidInput(text="a varint is longer than 63 bits")
+
+
+CHUNK_BYTES: Final = 1 << 20
+
+
+def physical_hash(file: BinaryIO) -> Multihash:
+    """SHA3-256 of the file from its current position to its end, read once in 1 MiB chunks."""
+    digest = hashlib.sha3_256()
+    while chunk := file.read(CHUNK_BYTES):
+        digest.update(chunk)
+    return Multihash.sha3(digest.digest())
+
+
+def physical_hash_of(raw: bytes) -> Multihash:
+    """SHA3-256 of bytes in memory."""
+    return Multihash.sha3(hashlib.sha3_256(raw).digest())

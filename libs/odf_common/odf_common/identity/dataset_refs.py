@@ -1,4 +1,7 @@
-"""Names of and references to datasets, as users write them (spec: Aliases and References; wire-facts §3.5).
+"""Dataset ids, names of datasets, and references, as users write them.
+
+An id is `did:odf:` and an ed25519 public key (spec: Unique Identifiers, Aliases and References; wire-facts §3.4–3.5).
+The references of a chain are `head`, which all readers follow, and others; `DATASET@NAME` in commands.
 
 Names are compared without regard to ASCII case and keep their spelling. Whether the first half of `a/b` is an account
 or a repository cannot be decided from the text: it is parsed as `AmbiguousAlias`, and settled by code that knows the
@@ -10,10 +13,83 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import total_ordering
-from typing import Final
+from typing import Final, Self
 
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.hashing import multibase
+
+PREFIX: Final = "did:odf:"
+ED25519_PUB: Final = b"\xed\x01"
+KEY_BYTES: Final = 32
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DatasetId:
+    """A dataset's id in binary form: `ed 01` and the 32 bytes of its public key."""
+
+    raw: bytes
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Self:
+        """Parse the binary form; raises `InvalidInput` unless it is an ed25519 key."""
+        if len(raw) != len(ED25519_PUB) + KEY_BYTES or not raw.startswith(ED25519_PUB):
+            raise InvalidInput(text=f"not an ed25519 dataset id: {raw.hex()!r}")
+        return cls(bytes(raw))
+
+    @classmethod
+    def of_key(cls, public_key: bytes) -> Self:
+        """Build from the 32 bytes of a public key."""
+        return cls.from_bytes(ED25519_PUB + public_key)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse `did:odf:` and the key in any final multibase encoding."""
+        if not text.startswith(PREFIX):
+            raise InvalidInput(text=f"expected {PREFIX}…, got {text!r}")
+        return cls.from_bytes(multibase.decode(text[len(PREFIX) :]))
+
+    @property
+    def folder(self) -> str:
+        """Return the id without its prefix, base16: the name of the dataset's folder."""
+        return "f" + self.raw.hex()
+
+    @property
+    def public_key(self) -> bytes:
+        """Return the 32 bytes of the key."""
+        return self.raw[len(ED25519_PUB) :]
+
+    def __str__(self) -> str:
+        """Return `did:odf:fed01…`."""
+        return PREFIX + self.folder
+
+    def __repr__(self) -> str:
+        """Return the text form."""
+        return f"DatasetId({self})"
+
+
+HEAD: Final = "head"
+MARK: Final = "@"
+_NAME: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_-]{0,62}")
+
+
+def is_ref_name(name: str) -> bool:
+    """Return whether a reference may have the name; `head` is only valid in lower case."""
+    return _NAME.fullmatch(name) is not None and (name == HEAD or name.lower() != HEAD)
+
+
+def check_ref_name(name: str) -> str:
+    """Return the name; raises `InvalidInput` unless a reference may have it."""
+    if not is_ref_name(name):
+        expected = f"1 to 63 letters, digits, '-' and '_', a letter or digit first, and {HEAD} in lower case"
+        raise InvalidInput(text=f"{name!r} is not the name of a reference; expected {expected}")
+    return name
+
+
+def split_ref(text: str) -> tuple[str, str]:
+    """Return the part before `@` and the name of the reference after it, by default `head`."""
+    dataset, mark, name = text.partition(MARK)
+    return dataset, check_ref_name(name) if mark else HEAD
+
 
 _SUBDOMAIN: Final = r"[a-zA-Z0-9]+(?:-[a-zA-Z0-9]+)*"
 _HOSTNAME: Final = re.compile(rf"{_SUBDOMAIN}(?:\.{_SUBDOMAIN})*")

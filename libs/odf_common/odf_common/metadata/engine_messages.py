@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
-from odf_common.metadata.scalars import Timestamp, UInt64
-from odf_common.metadata.steps import Strings, Transform
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, Transform
+from odf_common.metadata.scalars import Strings, Timestamp, UInt64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

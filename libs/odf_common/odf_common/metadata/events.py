@@ -1,6 +1,7 @@
-"""The thirteen metadata events in the order of their discriminators (spec: Metadata Events; wire-facts §1.4–1.5).
+"""The metadata events, their fragments, the block around them, and the other contents of manifests.
 
-Also the names of the system columns, with which they are read (spec: DatasetVocabulary).
+Field order is slot order and union order is discriminator order (spec: Metadata Events, Fragments, Manifests;
+wire-facts §1.4–1.6). Also the names of the system columns, with which records are read (spec: DatasetVocabulary).
 """
 
 from dataclasses import dataclass, fields
@@ -8,11 +9,173 @@ from enum import IntEnum
 from typing import Final
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.data_schema import DataSchema
 from odf_common.metadata.fetching import FetchStep, PrepStep
-from odf_common.metadata.scalars import ExtraAttributes, Timestamp, UInt64
-from odf_common.metadata.steps import MergeStrategy, ReadStep, Strings, Transform
+from odf_common.metadata.scalars import ExtraAttributes, Strings, Timestamp, UInt64
+
+# --- Read ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepCsv:
+    """Delimiter-separated text."""
+
+    ddl_schema: Strings | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    quote: str | None = None
+    escape: str | None = None
+    header: bool | None = None
+    infer_schema: bool | None = None
+    null_value: str | None = None
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepGeoJson:
+    """A GeoJSON FeatureCollection."""
+
+    ddl_schema: Strings | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepEsriShapefile:
+    """An ESRI shapefile, `sub_path` inside its archive."""
+
+    ddl_schema: Strings | None = None
+    sub_path: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepParquet:
+    """A Parquet file."""
+
+    ddl_schema: Strings | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepJson:
+    """One JSON array of objects, at `sub_path` inside the document."""
+
+    sub_path: str | None = None
+    ddl_schema: Strings | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepNdJson:
+    """One JSON object per line."""
+
+    ddl_schema: Strings | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    schema: DataSchema | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStepNdGeoJson:
+    """One GeoJSON Feature per line."""
+
+    ddl_schema: Strings | None = None
+    schema: DataSchema | None = None
+
+
+ReadStep = (
+    ReadStepCsv
+    | ReadStepGeoJson
+    | ReadStepEsriShapefile
+    | ReadStepParquet
+    | ReadStepJson
+    | ReadStepNdJson
+    | ReadStepNdGeoJson
+)
+
+# --- Transform ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlQueryStep:
+    """A named query, or without alias the output of the transform."""
+
+    alias: str | None = None
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporalTable:
+    """An input that a query can join as of a time."""
+
+    name: str
+    primary_key: Strings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformSql:
+    """SQL for one engine; normalized, `query` is absent and the last of `queries` has no alias."""
+
+    engine: str
+    version: str | None = None
+    query: str | None = None
+    queries: tuple[SqlQueryStep, ...] | None = None
+    temporal_tables: tuple[TemporalTable, ...] | None = None
+
+
+Transform = TransformSql
+
+# --- Merge --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyAppend:
+    """Every record is new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyLedger:
+    """Records whose key was seen before are dropped."""
+
+    primary_key: Strings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategySnapshot:
+    """Each batch is the whole state; the difference is recorded."""
+
+    primary_key: Strings
+    compare_columns: Strings | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyChangelogStream:
+    """Records carry their own operation type."""
+
+    primary_key: Strings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeStrategyUpsertStream:
+    """The last record of a key wins."""
+
+    primary_key: Strings
+
+
+MergeStrategy = (
+    MergeStrategyAppend
+    | MergeStrategyLedger
+    | MergeStrategySnapshot
+    | MergeStrategyChangelogStream
+    | MergeStrategyUpsertStream
+)
 
 
 class DatasetKind(IntEnum):
@@ -268,3 +431,29 @@ def vocabulary_of(event: SetVocab | None) -> DatasetVocabulary:
         return DatasetVocabulary()
     names = {f.name: getattr(event, f.name) for f in fields(event)}
     return DatasetVocabulary(**{name: value for name, value in names.items() if value is not None})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBlock:
+    """One link of the chain."""
+
+    system_time: Timestamp
+    prev_block_hash: Multihash | None = None
+    sequence_number: UInt64
+    event: MetadataEvent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetSnapshot:
+    """Name, kind and first events of a dataset; `name` is an alias as written."""
+
+    name: str
+    kind: DatasetKind
+    metadata: tuple[KnownEvent, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """The URL of a repository; its datasets are below it."""
+
+    url: str

@@ -6,8 +6,7 @@ Field order is slot order and union order is discriminator order (wire-facts §1
 from dataclasses import dataclass
 from enum import IntEnum
 
-from odf_common.metadata.scalars import Int32, UInt64
-from odf_common.metadata.steps import Strings
+from odf_common.metadata.scalars import Int32, Strings, UInt64
 
 
 class SourceOrdering(IntEnum):

@@ -15,6 +15,7 @@ from odf_common.metadata.events import (
     AddData,
     AddPushSource,
     DatasetKind,
+    DatasetSnapshot,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
@@ -22,10 +23,10 @@ from odf_common.metadata.events import (
     Seed,
     SetPollingSource,
     SetTransform,
+    SqlQueryStep,
+    Transform,
     TransformInput,
 )
-from odf_common.metadata.manifest_contents import DatasetSnapshot
-from odf_common.metadata.steps import SqlQueryStep, Transform
 
 _NEVER: Final = (AddData, ExecuteTransform, DisablePollingSource, DisablePushSource)
 S = TypeVar("S", SetPollingSource, AddPushSource)

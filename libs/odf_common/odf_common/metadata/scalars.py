@@ -7,6 +7,8 @@ from typing import Annotated, Final, Self
 
 from odf_common.errors import InvalidInput
 
+Strings = tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Width:

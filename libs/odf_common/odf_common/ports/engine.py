@@ -7,16 +7,15 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery, Refused, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponseSuccess,
     TransformRequest,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import DatasetVocabulary, SetTransform
-from odf_common.metadata.scalars import Timestamp, UInt64
-from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.events import DatasetVocabulary, SetTransform, Transform
+from odf_common.metadata.scalars import Strings, Timestamp, UInt64
 
 PREPROCESS_INPUT: Final = "input"  # the table that a source's query reads
 

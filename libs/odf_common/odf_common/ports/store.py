@@ -11,9 +11,7 @@ from typing import BinaryIO, Final, NewType, Protocol
 
 from odf_common.errors import HeadMoved, NotFound, nearest
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.dataset_refs import parse_ref
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId, parse_ref
 from odf_common.metadata.scalars import Timestamp
 
 
@@ -357,3 +355,17 @@ def require_entry(catalog: Catalog, ref: str) -> CatalogEntry:
     if entry is None:
         raise unknown_dataset(ref, (entry.alias for entry in catalog.entries()))
     return entry
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Release it, unless it has expired and belongs to another process."""
+
+
+class Locks(Protocol):
+    """One lock per dataset."""
+
+    def acquire(self, dataset: DatasetId, ttl_ms: int) -> Lock | None:
+        """Return the dataset's lock, which expires after `ttl_ms`; None while another process holds it."""

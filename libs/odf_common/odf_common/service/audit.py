@@ -20,7 +20,7 @@ from prometheus_client import Counter
 from odf_common.adapters.grpc.calls import Call
 from odf_common.codec.envelopes import Envelope, envelope, stamp
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import AUDIT, Bus
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
 from odf_common.service.consumer.retry import keep_trying

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
-from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.secrets import REDIS_SECRET, read_secret, secret_file
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.redis import RedisConnection
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
-from odf_common.adapters.secrets import REDIS_SECRET, read_secret, secret_file
 from odf_common.adapters.socket_users import users_of
 from odf_common.adapters.tls import ClientTls
 from odf_common.ports.store import BlobStore, RefStore
@@ -90,8 +89,7 @@ def stores(settings: Settings) -> tuple[BlobStore, RefStore]:
         return local, LocalRefStore(settings.home)
     # The SDK takes long to import, and most nodes have no bucket.
     from odf_common.adapters.s3.bucket import Bucket  # noqa: PLC0415
-    from odf_common.adapters.s3.bucket_blobs import S3BlobStore  # noqa: PLC0415
-    from odf_common.adapters.s3.bucket_refs import S3RefStore  # noqa: PLC0415
+    from odf_common.adapters.s3.bucket_stores import S3BlobStore, S3RefStore  # noqa: PLC0415
     from odf_common.adapters.s3.cache import ObjectCache  # noqa: PLC0415
 
     bucket = Bucket(settings.store, s3_access(settings, settings.store))

@@ -11,13 +11,13 @@ from odf_common.adapters.redis import RedisLocks, RedisStateCache
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import Bus, Topics
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
-from odf_common.ports.locks import Lock, Locks
+from odf_common.ports.store import Lock, Locks
 from odf_common.service.connections import kafka_cluster, redis_connection, stores
-from odf_common.service.node_id import claim_topics
+from odf_common.service.node_home import claim_topics
 from odf_common.service.outages import SilentParts
 from odf_common.service.protection import ENGINE_SECRET, peer_credentials
 from odf_common.service.settings import ENGINE, Settings

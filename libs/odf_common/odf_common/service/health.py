@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.codec.visible_text import visible
 from odf_common.errors import InvalidInput, OdfError, explain
 from odf_common.service.part_checks import CHECK_TIMEOUT_SECONDS

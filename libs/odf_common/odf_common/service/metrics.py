@@ -21,7 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 import structlog
 from prometheus_client import Counter, Gauge, Histogram, make_wsgi_app
 
-from odf_common.adapters.secrets import read_secret
+from odf_common.adapters.local.secrets import read_secret
 from odf_common.errors import Unavailable
 from odf_common.service.protection import (
     http_tls,

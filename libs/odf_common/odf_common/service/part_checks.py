@@ -8,7 +8,7 @@ from typing import Final
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import calling, channel
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.errors import OdfError, Unavailable
 from odf_common.service.protection import ENGINE_SERVICE, peer_credentials, secret_of
 from odf_common.service.settings import ENGINE, Settings

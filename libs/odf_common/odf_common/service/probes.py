@@ -11,7 +11,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import asyncio_channel
-from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret, require_own_server
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials, PeerSecret, require_own_server
 from odf_common.adapters.socket_users import ServerOfAnotherUser, require_own_end
 
 Probe = Callable[[], Awaitable[bool]]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_common.adapters.grpc.peer_secret import PeerCredentials, PeerSecret
-from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.secrets import find_secret, read_secret, secret_file
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials, PeerSecret, PeerTls
+from odf_common.adapters.local.secrets import find_secret, read_secret, secret_file
 from odf_common.adapters.socket_users import ROOT, are_users_known, user_of_client
 from odf_common.errors import InvalidInput
 from odf_common.service.settings import (
@@ -108,7 +107,7 @@ def peer_credentials(settings: Settings, address: str, secret: str = GRPC_SECRET
     ODF_LISTEN_UNPROTECTED has allowed: there a secret would be sent in plain text.
     """
     # Commands create nothing, and start without the local store.
-    from odf_common.adapters.local.home_secrets import ensure_secret  # noqa: PLC0415
+    from odf_common.adapters.local.secrets import ensure_secret  # noqa: PLC0415
 
     return _credentials(settings, address, secret, ensure_secret)
 
@@ -147,7 +146,7 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
     if certificate is None or key is None:
         return None
     # Clients read the settings of peers here, too, and start without what only a server needs.
-    from odf_common.adapters.server_tls import server_context  # noqa: PLC0415
+    from odf_common.adapters.tls import server_context  # noqa: PLC0415
 
     return server_context(certificate, key)
 

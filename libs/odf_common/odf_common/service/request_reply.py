@@ -8,7 +8,7 @@ import time
 import uuid
 
 from odf_common.codec.envelopes import Body, Envelope, envelope
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import Bus
 from odf_common.service.run import Subscription
 

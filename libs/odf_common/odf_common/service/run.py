@@ -22,8 +22,8 @@ import structlog
 from odf_common.adapters.grpc.server import GrpcServer, Register, serve
 from odf_common.adapters.local.durable import keep_files_private
 from odf_common.adapters.local.faults import waiting_helps
-from odf_common.adapters.local.home_secrets import close_home
 from odf_common.adapters.local.outage_files import OutageFile
+from odf_common.adapters.local.secrets import close_home
 from odf_common.data.arrow_threads import start_arrow_threads
 from odf_common.errors import InvalidInput, OdfError, Unavailable
 from odf_common.ports.clock import Backoff

@@ -14,11 +14,11 @@ from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.adapters.s3 import bucket as module
 from odf_common.adapters.s3.bucket import Bucket, StoredObject
-from odf_common.adapters.s3.bucket_blobs import S3BlobStore
+from odf_common.adapters.s3.bucket_stores import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import StorageUnavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind
 

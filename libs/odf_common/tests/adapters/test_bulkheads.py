@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from odf_common.adapters.grpc.bulkheads import Bulkheads, Busy
+from odf_common.adapters.grpc.calls import Bulkheads, Busy
 from odf_common.adapters.grpc.client import RemoteUnavailable, calling, channel
 from odf_common.adapters.grpc.server import serve
 from odf_common.proto.odf.node.v1 import ingest_pb2 as pb

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from odf_common.adapters.kafka.topic_claims import TopicClaim, TopicsTaken, owner_of
-from odf_common.service.node_id import HomeCopied, node_id, require_original
+from odf_common.service.node_home import HomeCopied, node_id, require_original
 
 FIRST = TopicClaim(node_id="a", home="/a/.odf", host="one", at="2026-01-01T00:00:00Z")
 SECOND = TopicClaim(node_id="b", home="/b/.odf", host="two", at="2026-01-02T00:00:00Z")

@@ -11,11 +11,10 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 from odf_testing.power_cut import Recorder
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.blobs import LocalBlobStore
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import keep_dataset_key, node_key
-from odf_common.adapters.local.refs import LocalRefStore
-from odf_common.identity.branch_names import HEAD
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import ObjectKind
 

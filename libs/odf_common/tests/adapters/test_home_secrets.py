@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local.home_secrets import ensure_secret
-from odf_common.adapters.secrets import HomeOfAnotherUser, find_secret, secret_file
+from odf_common.adapters.local.secrets import HomeOfAnotherUser, ensure_secret, find_secret, secret_file
 from odf_common.errors import InvalidInput
 
 NOBODY = 65534

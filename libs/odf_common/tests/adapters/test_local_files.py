@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import claims, durable, layout
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local import claims, durable, stores
 from odf_common.adapters.local.catalog import LocalCatalog
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.errors import NotFound, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -27,13 +26,13 @@ from odf_common.ports.store import ObjectKind
 def test_notes_are_private(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     blobs.set_note(a_dataset(), "sources", "secret")
-    assert layout.note_file(tmp_path, a_dataset(), "sources").stat().st_mode & 0o777 == 0o600
+    assert stores.note_file(tmp_path, a_dataset(), "sources").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_that_spells_a_hash_in_another_way_is_no_object(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
-    folder = layout.object_file(tmp_path, a_dataset(), ObjectKind.DATA, NAME).parent
+    folder = stores.object_file(tmp_path, a_dataset(), ObjectKind.DATA, NAME).parent
     other = str(a_hash(2)).upper()
     (folder / other).write_bytes(b"")
     (folder / "x").write_bytes(b"")
@@ -66,9 +65,9 @@ def open_in(folder: Path) -> int:
 
 
 def test_a_claim_leaves_no_file_open_once_it_is_settled_or_refused(tmp_path: Path) -> None:
-    held = claims.take(tmp_path, a_dataset())
+    held = claims.try_claim(tmp_path, a_dataset())
     assert held is not None
-    assert claims.take(tmp_path, a_dataset()) is None
+    assert claims.try_claim(tmp_path, a_dataset()) is None
     assert open_in(tmp_path) == 1
 
     held.settle()
@@ -80,7 +79,7 @@ def test_a_claim_that_is_settled_while_claims_are_listed_and_what_is_no_claim_hi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2):
-        held = claims.take(tmp_path, a_dataset(number))
+        held = claims.try_claim(tmp_path, a_dataset(number))
         assert held is not None
         held.write(an_entry(f"dataset{number}", number))
         held.release()
@@ -93,7 +92,7 @@ def test_a_claim_that_is_settled_while_claims_are_listed_and_what_is_no_claim_hi
         return file.read_bytes()
 
     monkeypatch.setattr(claims, "read_file", read)
-    assert [one.dataset_id.folder for one in claims.records(tmp_path)] == [other.name]
+    assert [one.dataset_id.folder for one in claims.read_claims(tmp_path)] == [other.name]
 
 
 def test_a_damaged_dataset_does_not_prevent_sweeping_others(tmp_path: Path) -> None:
@@ -101,9 +100,9 @@ def test_a_damaged_dataset_does_not_prevent_sweeping_others(tmp_path: Path) -> N
     datasets = sorted(map(a_dataset, range(3)), key=lambda one: one.folder)
     for dataset in datasets:
         blobs.put(dataset, ObjectKind.DATA, NAME, CONTENT)
-        pending = durable.pending_beside(layout.object_file(tmp_path, dataset, ObjectKind.DATA, NAME))
+        pending = durable.pending_beside(stores.object_file(tmp_path, dataset, ObjectKind.DATA, NAME))
         pending.write_bytes(b"")
-    damaged = layout.dataset_folder(tmp_path, datasets[1])
+    damaged = stores.dataset_folder(tmp_path, datasets[1])
     damaged.rename(tmp_path / "elsewhere")
     damaged.write_bytes(b"")
     blobs.sweep(time.time() + 1)
@@ -149,7 +148,7 @@ def failing_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("failing_disk")
 def test_objects_that_could_not_be_written_are_not_stored(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    folder = layout.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
+    folder = stores.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
     folder.mkdir(parents=True)
     with pytest.raises(StorageUnavailable):
         blobs.put_all(a_dataset(), ObjectKind.BLOCK, [(NAME, CONTENT), (a_hash(2), b"")])
@@ -161,7 +160,7 @@ def test_of_many_objects_those_are_stored_that_were_written_before_a_failure(
 ) -> None:
     """They are written in groups: one that fails leaves none of its files."""
     blobs, fsync, calls = LocalBlobStore(tmp_path), os.fsync, count()
-    folder = layout.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
+    folder = stores.object_file(tmp_path, a_dataset(), ObjectKind.BLOCK, NAME).parent
     folder.mkdir(parents=True)
 
     def failing_late(handle: int) -> None:
@@ -194,25 +193,25 @@ def test_a_file_stays_until_the_object_that_it_would_be_is_durable(
 def test_what_killed_deletions_have_hidden_is_deleted_later(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
     blobs.put(a_dataset(), ObjectKind.DATA, NAME, CONTENT)
-    folder = layout.dataset_folder(tmp_path, a_dataset())
+    folder = stores.dataset_folder(tmp_path, a_dataset())
     folder.rename(durable.pending_beside(folder))
     blobs.put(a_dataset(2), ObjectKind.DATA, NAME, CONTENT)
 
     blobs.finish_deletions()
 
-    assert list((tmp_path / "datasets").iterdir()) == [layout.dataset_folder(tmp_path, a_dataset(2))]
+    assert list((tmp_path / "datasets").iterdir()) == [stores.dataset_folder(tmp_path, a_dataset(2))]
 
 
 def test_a_dataset_that_begins_while_locks_are_removed_keeps_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blobs, lock = LocalBlobStore(tmp_path), layout.lock_file(tmp_path, a_dataset())
+    blobs, lock = LocalBlobStore(tmp_path), stores.lock_file(tmp_path, a_dataset())
     with blobs.noting(a_dataset()):
         pass
     locked = durable.lock_file
 
     def after_another_process(file: Path, **wait: float) -> AbstractContextManager[None]:
-        layout.dataset_folder(tmp_path, a_dataset()).mkdir(parents=True)
+        stores.dataset_folder(tmp_path, a_dataset()).mkdir(parents=True)
         return locked(file, **wait)
 
     monkeypatch.setattr(durable, "lock_file", after_another_process)
@@ -304,7 +303,7 @@ def test_a_folder_that_another_process_creates_at_the_same_time_is_durable_too(
 def test_unfinished_writes_are_no_references(tmp_path: Path) -> None:
     refs = LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=NAME)
-    layout.ref_file(tmp_path, a_dataset(), f"{durable.PENDING}1").write_bytes(b"")
+    stores.ref_file(tmp_path, a_dataset(), f"{durable.PENDING}1").write_bytes(b"")
     assert refs.names(a_dataset()) == ("head",)
 
 
@@ -329,7 +328,7 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
         flock(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    claim = claims.take(tmp_path, a_dataset())
+    claim = claims.try_claim(tmp_path, a_dataset())
     assert claim is not None
     assert open_in(tmp_path) == 1
     claim.release()
@@ -341,13 +340,13 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
 
 
 def test_a_claim_that_is_settled_and_then_released_does_not_touch_later_ones(tmp_path: Path) -> None:
-    first = claims.take(tmp_path, a_dataset())
+    first = claims.try_claim(tmp_path, a_dataset())
     assert first is not None
     first.settle()
-    second = claims.take(tmp_path, a_dataset())  # its file has the descriptor of the one that was closed
+    second = claims.try_claim(tmp_path, a_dataset())  # its file has the descriptor of the one that was closed
     assert second is not None
     first.release()
-    assert claims.take(tmp_path, a_dataset()) is None, "the second still holds it"
+    assert claims.try_claim(tmp_path, a_dataset()) is None, "the second still holds it"
     second.release()
     assert list(tmp_path.iterdir()) == []
 
@@ -356,13 +355,13 @@ def test_a_claim_that_another_process_abandoned_is_continued_after_its_records(t
     (file,) = abandoned = [tmp_path / a_dataset().folder]
     for topic in ("odf.a", "odf.b"):
         before = file.read_bytes() if file.exists() else b""
-        claim = claims.take(tmp_path, a_dataset())
+        claim = claims.try_claim(tmp_path, a_dataset())
         assert claim is not None
         claim.write(replace(an_entry(), push_topics={"x": topic}))
         claim.release()
         assert file.read_bytes().startswith(before + b"\n")
     assert list(tmp_path.iterdir()) == abandoned
-    (left,) = claims.records(tmp_path)
+    (left,) = claims.read_claims(tmp_path)
     assert set(left.push_topics) == {"odf.a", "odf.b"}
 
 

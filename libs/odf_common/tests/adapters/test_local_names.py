@@ -13,9 +13,9 @@ import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, an_entry
 
 from odf_common.adapters.local import catalog as catalog_module
-from odf_common.adapters.local import faults, layout
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local import faults, stores
 from odf_common.adapters.local.catalog import CorruptName, LocalCatalog
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import AlreadyExists, StorageUnavailable
 from odf_common.ports.store import CatalogEntry, ObjectKind
 
@@ -31,11 +31,11 @@ def home(tmp_path: Path) -> Path:
 
 
 def copy_of(home: Path, number: int = 1) -> Path:
-    return layout.note_file(home, a_dataset(number), "name")
+    return stores.note_file(home, a_dataset(number), "name")
 
 
 def published(home: Path, number: int = 1) -> Path:
-    return layout.dataset_folder(home, a_dataset(number)) / "info" / "alias"
+    return stores.dataset_folder(home, a_dataset(number)) / "info" / "alias"
 
 
 def aliases(home: Path) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_damaged_name_with_only_its_published_copy_left_is_restored_without_to
 def test_a_damaged_name_that_no_dataset_or_two_may_have_is_unreadable(home: Path) -> None:
     for name in ("cities", "rivers"):
         (home / "names" / name).write_bytes(b"")
-    shutil.copytree(layout.dataset_folder(home, a_dataset()), layout.dataset_folder(home, a_dataset(3)))
+    shutil.copytree(stores.dataset_folder(home, a_dataset()), stores.dataset_folder(home, a_dataset(3)))
     catalog = LocalCatalog(home)
     assert catalog.unreadable() == ("cities", "rivers")
     with pytest.raises(CorruptName):
@@ -145,12 +145,12 @@ def test_strays_are_old_folders_that_never_had_a_name(home: Path) -> None:
     for number in (1, 2):
         shutil.rmtree(copy_of(home, number).parent)
         shutil.rmtree(published(home, number).parent)
-    catalog, newest = LocalCatalog(home), layout.dataset_folder(home, a_dataset(5)) / "data"
+    catalog, newest = LocalCatalog(home), stores.dataset_folder(home, a_dataset(5)) / "data"
     written = newest.stat().st_mtime
 
     assert list(catalog.strays(written + 10)) == [a_dataset(5)]
     assert list(catalog.strays(written + 10, [a_dataset(1), a_dataset(4), a_dataset(5)])) == [a_dataset(5)]
-    os.utime(layout.dataset_folder(home, a_dataset(5)), (1000, 1000))
+    os.utime(stores.dataset_folder(home, a_dataset(5)), (1000, 1000))
     assert list(catalog.strays(written)) == [], "something in it is not older"
 
 
@@ -204,7 +204,7 @@ def test_a_rename_that_is_interrupted_leaves_the_name_as_it_was_spelled(
 def test_a_dataset_whose_name_is_taken_leaves_no_record_of_it(home: Path) -> None:
     with pytest.raises(AlreadyExists):
         LocalCatalog(home).add(an_entry("CITIES", 3))
-    assert not layout.dataset_folder(home, a_dataset(3)).exists()
+    assert not stores.dataset_folder(home, a_dataset(3)).exists()
 
 
 @pytest.mark.parametrize("write", range(3))

@@ -23,13 +23,12 @@ from odf_testing.contracts import (
 )
 from structlog.testing import capture_logs
 
-from odf_common.adapters.local import durable, layout
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local import durable, stores
 from odf_common.adapters.local.catalog import CorruptName, LocalCatalog
-from odf_common.adapters.local.refs import CorruptRef, LocalRefStore
-from odf_common.adapters.local.scratch import locked_by_name
+from odf_common.adapters.local.durable import try_lock
+from odf_common.adapters.local.stores import CorruptRef, LocalBlobStore, LocalRefStore
 from odf_common.errors import InvalidInput, StorageUnavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry, ObjectKind
 
 
@@ -125,7 +124,7 @@ def test_deleting_a_dataset_deletes_its_head(tmp_path: Path) -> None:
 def test_a_deleted_dataset_leaves_no_lock(tmp_path: Path) -> None:
     blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
-    assert list((tmp_path / "locks").iterdir()) == [layout.lock_file(tmp_path, a_dataset())]
+    assert list((tmp_path / "locks").iterdir()) == [stores.lock_file(tmp_path, a_dataset())]
     blobs.delete_dataset(a_dataset())
     assert list((tmp_path / "locks").iterdir()) == []
     blobs.delete_dataset(a_dataset())
@@ -138,8 +137,8 @@ def test_locks_of_deleted_datasets_are_removed_unless_they_are_held(
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it waits for a lock"))
     blobs, refs = LocalBlobStore(tmp_path), LocalRefStore(tmp_path)
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
-    kept = layout.lock_file(tmp_path, a_dataset())
-    gone = layout.lock_file(tmp_path, a_dataset(2))
+    kept = stores.lock_file(tmp_path, a_dataset())
+    gone = stores.lock_file(tmp_path, a_dataset(2))
     (tmp_path / "locks" / "names").touch()
     with blobs.noting(a_dataset(2)):
         blobs.finish_deletions()
@@ -278,7 +277,7 @@ def test_names_are_repaired_under_the_lock_of_the_names(
     was_free, repair = list[bool](), LocalCatalog._repair_names_of
 
     def noted(self: LocalCatalog, dataset: DatasetId) -> None:
-        handle = locked_by_name(tmp_path / "locks" / "names", os.O_CREAT)
+        handle = try_lock(tmp_path / "locks" / "names", os.O_CREAT)
         was_free.append(handle is not None)
         repair(self, dataset)
 
@@ -320,7 +319,7 @@ def test_a_dataset_is_deleted_under_the_lock_that_moves_its_head(
     blobs.delete_dataset(a_dataset())
     with blobs.noting(a_dataset()):
         pass
-    assert locked == [layout.lock_file(tmp_path, a_dataset())] * 4
+    assert locked == [stores.lock_file(tmp_path, a_dataset())] * 4
 
 
 def test_the_lock_of_a_deleted_dataset_is_held_until_its_folder_is_hidden(
@@ -331,7 +330,7 @@ def test_the_lock_of_a_deleted_dataset_is_held_until_its_folder_is_hidden(
     rename, hidden = Path.rename, list[Path]()
 
     def while_another_process_looks(source: Path, target: Path) -> Path:
-        lock = layout.lock_file(tmp_path, a_dataset())
+        lock = stores.lock_file(tmp_path, a_dataset())
         with pytest.raises(durable.LockHeld), durable.lock_file(lock, wait_seconds=0):
             pass
         hidden.append(source)
@@ -339,7 +338,7 @@ def test_the_lock_of_a_deleted_dataset_is_held_until_its_folder_is_hidden(
 
     monkeypatch.setattr(Path, "rename", while_another_process_looks)
     blobs.delete_dataset(a_dataset())
-    assert hidden == [layout.dataset_folder(tmp_path, a_dataset())]
+    assert hidden == [stores.dataset_folder(tmp_path, a_dataset())]
 
 
 def test_a_catalog_that_was_read_just_after_a_change_is_read_again(

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 
-from odf_common.adapters.local import durable, key_files, layout
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local import durable, key_files, stores
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.adapters.local.faults import LASTING, fault, open_to_read, translating_os_errors
-from odf_common.adapters.local.refs import LocalRefStore
 from odf_common.adapters.local.repositories import LocalRepositories
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.data.slices import CorruptSlice, read_slice
 from odf_common.errors import Damaged, NotFound, OdfError, StorageUnavailable
 from odf_common.identity.dataset_refs import Name
@@ -84,7 +83,7 @@ class Home:
         self.path = path
         shutil.copytree(template, path)
         self.blobs, self.refs = LocalBlobStore(path), LocalRefStore(path)
-        self.folder = FolderDataset(layout.dataset_folder(path, a_dataset()))
+        self.folder = FolderDataset(stores.dataset_folder(path, a_dataset()))
 
 
 class Homes:
@@ -338,7 +337,7 @@ def test_no_os_error_leaves_a_store_that_holds_odd_files(
 
 def test_a_pipe_in_the_place_of_an_object_is_damage_and_keeps_no_reader_waiting(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    file = layout.object_file(tmp_path, a_dataset(), BLOCK, NAME)
+    file = stores.object_file(tmp_path, a_dataset(), BLOCK, NAME)
     file.parent.mkdir(parents=True)
     os.mkfifo(file)
     for action in (
@@ -354,7 +353,7 @@ def test_a_pipe_in_the_place_of_an_object_is_damage_and_keeps_no_reader_waiting(
 
 def test_an_object_whose_place_is_taken_by_a_folder_is_not_regarded_as_stored(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    layout.object_file(tmp_path, a_dataset(), BLOCK, NAME).mkdir(parents=True)
+    stores.object_file(tmp_path, a_dataset(), BLOCK, NAME).mkdir(parents=True)
     for action in (
         lambda: blobs.put(a_dataset(), BLOCK, NAME, CONTENT),
         lambda: blobs.has(a_dataset(), BLOCK, NAME),
@@ -367,8 +366,8 @@ def test_an_object_whose_place_is_taken_by_a_folder_is_not_regarded_as_stored(tm
 
 def test_a_damaged_dataset_can_be_deleted(tmp_path: Path) -> None:
     blobs = LocalBlobStore(tmp_path)
-    layout.ref_file(tmp_path, a_dataset(1), "head").mkdir(parents=True)
-    folder = layout.dataset_folder(tmp_path, a_dataset(2))
+    stores.ref_file(tmp_path, a_dataset(1), "head").mkdir(parents=True)
+    folder = stores.dataset_folder(tmp_path, a_dataset(2))
     folder.write_bytes(b"a file in place of the folder")
     for number in (1, 2):
         blobs.delete_dataset(a_dataset(number))
@@ -428,7 +427,7 @@ def test_a_name_whose_file_cannot_be_opened_is_restored_from_the_dataset(tmp_pat
 
 def test_a_damaged_name_of_an_earlier_release_is_restored_from_its_published_copy(tmp_path: Path) -> None:
     LocalCatalog(tmp_path).add(an_entry())
-    layout.note_file(tmp_path, a_dataset(), "name").unlink()
+    stores.note_file(tmp_path, a_dataset(), "name").unlink()
     (tmp_path / "names" / "cities").write_bytes(b"")
     found = LocalCatalog(tmp_path).by_alias("cities")
     assert found == CatalogEntry(alias="cities", dataset_id=a_dataset())
@@ -456,7 +455,7 @@ def test_unfinished_writes_of_killed_processes_are_swept_and_running_ones_are_no
     blobs = LocalBlobStore(tmp_path)
     blobs.put(a_dataset(), BLOCK, NAME, CONTENT)
     LocalCatalog(tmp_path).add(an_entry())
-    folders = (layout.object_file(tmp_path, a_dataset(), BLOCK, NAME).parent, tmp_path / "names")
+    folders = (stores.object_file(tmp_path, a_dataset(), BLOCK, NAME).parent, tmp_path / "names")
     old, young = ([durable.write_pending(folder / "x", CONTENT) for folder in folders] for _ in range(2))
     for file in old:
         os.utime(file, (1000, 1000))

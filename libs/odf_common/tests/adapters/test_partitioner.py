@@ -1,6 +1,6 @@
 import pytest
 
-from odf_common.adapters.kafka.partitioner import murmur2, partition_of
+from odf_common.adapters.kafka.cluster import murmur2, partition_of
 
 
 # Values of org.apache.kafka.common.utils.UtilsTest.

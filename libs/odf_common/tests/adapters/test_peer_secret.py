@@ -12,7 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from odf_common.adapters.grpc.client import ServiceSilent, await_channel, calling, channel
-from odf_common.adapters.grpc.peer_secret import CallerUnknown, PeerSecret
+from odf_common.adapters.grpc.peer_credentials import CallerUnknown, PeerSecret
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.socket_users import ServerOfAnotherUser
 from odf_common.errors import OdfError, Refused

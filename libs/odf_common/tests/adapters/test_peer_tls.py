@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odf_testing.certificates import self_signed
 
 from odf_common.adapters.grpc.client import await_channel, calling, channel
-from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.peer_credentials import PeerTls
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidInput, Unavailable
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.home_secrets import close_home, keep_private
+from odf_common.adapters.local.secrets import close_home, keep_private
 
 NOBODY = 65534
 

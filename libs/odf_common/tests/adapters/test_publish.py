@@ -7,9 +7,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from odf_common.adapters.kafka.client_config import LOGGER, producing
-from odf_common.adapters.kafka.cluster import KafkaCluster
+from odf_common.adapters.kafka.cluster import KafkaCluster, partition_of
 from odf_common.adapters.kafka.dead_letter_messages import KafkaLetters
-from odf_common.adapters.kafka.partitioner import partition_of
 from odf_common.adapters.kafka.publish import publish
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import StoredLetter

@@ -12,7 +12,7 @@ from odf_cli.embedded.credentials import with_redis
 from odf_cli.embedded.parts.kafka_redis import redis_part, redis_server
 from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.redis import RedisConnection, RedisLocks, RedisStateCache
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.service.connections import redis_connection
 from odf_common.service.settings import Settings, child_environment
 

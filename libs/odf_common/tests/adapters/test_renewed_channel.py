@@ -6,8 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from odf_common.adapters.grpc.client import channel
-from odf_common.adapters.grpc.renewed_channel import RenewedChannel
+from odf_common.adapters.grpc.client import RenewedChannel, channel
 from odf_common.adapters.grpc.server import serve
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -10,7 +10,7 @@ from odf_common.adapters.local.repositories import LocalRepositories, UnknownRep
 from odf_common.adapters.repository_urls import dataset_url, repository_url, require_no_credentials
 from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.identity.dataset_refs import Name, parse_remote_alias
-from odf_common.metadata.manifest_contents import Repository
+from odf_common.metadata.events import Repository
 
 SHOP = Name("shop")
 

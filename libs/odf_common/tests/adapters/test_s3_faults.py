@@ -17,12 +17,12 @@ from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash
 from odf_testing.minioserver import LARGE, SECRET_KEY, MinioServer
 from odf_testing.webserver import Page, Request, serving_answers
 
-from odf_common.adapters.s3 import bucket, bucket_refs
+from odf_common.adapters.s3 import bucket, bucket_stores
 from odf_common.adapters.s3.bucket import Bucket
-from odf_common.adapters.s3.bucket_refs import S3RefStore
+from odf_common.adapters.s3.bucket_stores import S3RefStore
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import HeadMoved, OdfError, StorageUnavailable, explain
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import ObjectKind
 
@@ -398,7 +398,7 @@ def weak(page: Page) -> Page:
 def test_a_server_whose_tags_match_nothing_is_refused_and_moving_a_head_is_not_retried_forever(
     server: MinioServer, place: S3Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_refs, "WRITE_BACKOFF", Backoff(first=0.001, most=0.001))
+    monkeypatch.setattr(bucket_stores, "WRITE_BACKOFF", Backoff(first=0.001, most=0.001))
     with serving_answers(lambda request: weak(forwarded(server, request))) as endpoint:
         weakened = Bucket(replace(place, endpoint=endpoint), server.access)
         with pytest.raises(StorageUnavailable, match="does not obey the conditions of a PUT"):

@@ -26,17 +26,16 @@ from odf_testing.damage import overwrite
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 
-from odf_common.adapters.local import layout
+from odf_common.adapters.local import stores
 from odf_common.adapters.local.durable import PENDING
-from odf_common.adapters.local.refs import CorruptRef
+from odf_common.adapters.local.stores import CorruptRef
 from odf_common.adapters.s3 import bucket
 from odf_common.adapters.s3.bucket import Bucket
-from odf_common.adapters.s3.bucket_blobs import S3BlobStore, _Fetches
-from odf_common.adapters.s3.bucket_refs import S3RefStore
+from odf_common.adapters.s3.bucket_stores import S3BlobStore, S3RefStore, _Fetches
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.errors import Damaged, HeadMoved, NotFound, StorageUnavailable
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.ports.store import NAMED_BY_CONTENT, ObjectKind
 
 
@@ -388,7 +387,7 @@ def test_files_that_killed_processes_left_in_the_home_are_removed(
     blobs.set_note(a_dataset(), "sources", "x")
     hidden = tmp_path / "datasets" / f"{PENDING}1"
     hidden.mkdir()
-    unfinished = [copy.parent / f"{PENDING}2", layout.note_file(tmp_path, a_dataset(), f"{PENDING}3")]
+    unfinished = [copy.parent / f"{PENDING}2", stores.note_file(tmp_path, a_dataset(), f"{PENDING}3")]
     for file in unfinished:
         file.write_bytes(b"")
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.local import scratch as module
-from odf_common.adapters.local.scratch import Scratch, locked_by_name
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.process_files import Scratch, Staging
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from odf_common.adapters.local.scratch import Scratch
+from odf_common.adapters.local.process_files import Scratch
 scratch = Scratch(Path(sys.argv[1]))
 (scratch.folder() / "slice.parquet").write_bytes(b"x")
 print("ready", flush=True)
@@ -145,9 +144,9 @@ def test_a_lock_that_cannot_be_checked_is_released(tmp_path: Path, monkeypatch: 
         raise OSError(12, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "is_same_file", fail)
+        patch.setattr(durable, "is_same_file", fail)
         with pytest.raises(OSError, match="memory"):
-            locked_by_name(tmp_path / "lock", os.O_CREAT)
-    handle = locked_by_name(tmp_path / "lock", os.O_CREAT)
+            durable.try_lock(tmp_path / "lock", os.O_CREAT)
+    handle = durable.try_lock(tmp_path / "lock", os.O_CREAT)
     assert handle is not None
     os.close(handle)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_common.adapters.secrets import MAX_SECRET_BYTES, read_secret
+from odf_common.adapters.local.secrets import MAX_SECRET_BYTES, read_secret
 from odf_common.errors import InvalidInput
 
 

@@ -27,7 +27,7 @@ from odf_common.metadata.engine_messages import (
     RawQueryResponseRoot,
     RawQueryResponseSuccess,
 )
-from odf_common.metadata.steps import SqlQueryStep
+from odf_common.metadata.events import SqlQueryStep
 from odf_common.ports.engine import EngineSilent, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 

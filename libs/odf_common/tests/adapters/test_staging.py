@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from odf_testing.frozen_process import freeze
 
-from odf_common.adapters.local.staging import FOLDER, Staging
+from odf_common.adapters.local.process_files import FOLDER, Staging
 from odf_common.errors import StorageUnavailable
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 with Staging(Path(sys.argv[1])).holding() as staged:
     list(staged.write([b"records"]))
     print(staged.name, flush=True)

@@ -102,7 +102,7 @@ CALLS_WITHOUT_A_THREAD = f"""
 import os, sys, threading
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from odf_common.adapters.grpc.client import channel
-from odf_common.adapters.grpc.peer_secret import PeerSecret
+from odf_common.adapters.grpc.peer_credentials import PeerSecret
 from odf_common.adapters.grpc.server import serve
 
 def fail(thread):

@@ -9,8 +9,7 @@ from odf_testing.certificates import self_signed
 
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster, Sasl
-from odf_common.adapters.server_tls import server_context
-from odf_common.adapters.tls import ClientTls
+from odf_common.adapters.tls import ClientTls, server_context
 from odf_common.errors import InvalidInput
 
 

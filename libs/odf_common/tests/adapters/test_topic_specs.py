@@ -1,7 +1,6 @@
 """Topics as the node creates them, or as an administrator has to."""
 
-from odf_common.adapters.kafka.cluster import TopicPolicy
-from odf_common.adapters.kafka.topic_specs import missing_topics, node_topics, push_topic
+from odf_common.adapters.kafka.cluster import TopicPolicy, missing_topics, node_topics, push_topic
 from odf_common.ports.bus import DEAD_LETTERS, FIXED_TOPICS, NODE_CLAIMS
 
 STRICT = TopicPolicy(is_ours=False, replication_factor=3, min_insync_replicas=2)

@@ -11,8 +11,7 @@ from confluent_kafka.admin import NewTopic, OffsetSpec
 
 from odf_common.adapters.kafka import admin
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.cluster import KafkaCluster, TopicPolicy
-from odf_common.adapters.kafka.topic_specs import push_topic
+from odf_common.adapters.kafka.cluster import KafkaCluster, TopicPolicy, push_topic
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import TopicInfo
 

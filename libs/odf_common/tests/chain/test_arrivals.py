@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from odf_testing.builders import a_block, a_chain, a_push_source, a_schema, a_seed, a_source_state, a_time
 
-from odf_common.chain.add_data import add_data_event
 from odf_common.chain.arrivals import (
     Arrival,
     ForeignDefinition,
@@ -16,6 +15,7 @@ from odf_common.chain.arrivals import (
     require_admissible,
     require_same_work,
 )
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.chain.state import ChainState
 from odf_common.errors import Refused
 from odf_common.metadata.data_schema import DataTypeString

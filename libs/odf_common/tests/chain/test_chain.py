@@ -17,7 +17,7 @@ from odf_testing.builders import (
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, Equal, common_block, compare
 from odf_common.chain.walk import ChainBroken, blocks_between, fold, iterate
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_cache import state_from_bytes, state_to_bytes
 from odf_common.errors import ChainRuleViolated, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import AddData, SetInfo

@@ -14,11 +14,10 @@ from odf_testing.builders import (
     some_data,
 )
 
-from odf_common.chain.add_data import add_data_event
-from odf_common.chain.build_blocks import ClockBehind, build_blocks, next_system_time
+from odf_common.chain.build_blocks import ClockBehind, add_data_event, build_blocks, next_system_time
 from odf_common.chain.rules import admit
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
-from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_cache import state_from_bytes, state_to_bytes
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import (
     AddData,

@@ -16,13 +16,13 @@ from odf_testing.builders import (
 )
 
 from odf_common.chain.build_blocks import build_blocks
-from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
+from odf_common.chain.compare_chains import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.chain.rules import admit
 from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, decode_block, encode_message
 from odf_common.errors import NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.events import (
     AddData,

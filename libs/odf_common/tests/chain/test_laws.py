@@ -26,7 +26,7 @@ from odf_common.chain.rules import FIRST_RULES, RULES, admit
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ChainBroken, ReadBlock, fold
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.dataset.state_codec import state_from_bytes, state_to_bytes
+from odf_common.dataset.state_cache import state_from_bytes, state_to_bytes
 from odf_common.errors import ChainRuleViolated, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import (
@@ -38,6 +38,7 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     ExecuteTransformInput,
+    MetadataBlock,
     MetadataEvent,
     SetAttachments,
     SetInfo,
@@ -45,7 +46,6 @@ from odf_common.metadata.events import (
     SetVocab,
     UnknownEvent,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
 
 NAMES = st.sampled_from(["default", "b", "ü"])
 HASHES = st.none() | st.builds(a_hash, st.integers(0, 2))

@@ -43,8 +43,7 @@ from odf_testing.rule_cases import (
 from odf_common.chain.rules import admit
 from odf_common.chain.rules.structure import event_fits_dataset_kind
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import empty_step
-from odf_common.chain.transform_request import is_migration
+from odf_common.chain.transform_steps import empty_step, is_migration
 from odf_common.data.schema_evolution import schema_of_event, schema_to_event
 from odf_common.errors import ChainRuleViolated
 from odf_common.metadata.data_schema import DataSchema, DataTypeInt64, DataTypeString
@@ -56,10 +55,10 @@ from odf_common.metadata.events import (
     KnownEvent,
     SetDataSchema,
     SetTransform,
+    SqlQueryStep,
     TransformInput,
     UnknownEvent,
 )
-from odf_common.metadata.steps import SqlQueryStep
 
 CHECKPOINT = a_checkpoint().physical_hash
 

@@ -47,11 +47,11 @@ from odf_common.metadata.events import (
     DisablePushSource,
     ExecuteTransform,
     SetDataSchema,
+    SqlQueryStep,
     UnknownEvent,
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import SqlQueryStep
 
 # Per rule: a block that is accepted, and one that breaks just this rule.
 CASES: dict[str, tuple[Case, Case]] = {

@@ -15,24 +15,21 @@ from odf_testing.builders import (
     a_transform,
 )
 
-from odf_common.chain.fold import progress_after
-from odf_common.chain.state import ChainState
-from odf_common.chain.transform_inputs import (
+from odf_common.chain.state import ChainState, progress_after
+from odf_common.chain.transform_steps import (
     InputMismatch,
     InputSlices,
-    empty_step,
-    has_work,
-    input_of,
-    input_until_change,
-    plan_inputs,
-)
-from odf_common.chain.transform_request import (
     InputSource,
     RequestFiles,
     build_request,
     changes_nothing,
+    empty_step,
+    has_work,
+    input_of,
+    input_until_change,
     is_no_op,
     next_event,
+    plan_inputs,
 )
 from odf_common.chain.walk import blocks_between
 from odf_common.errors import ChainRuleViolated, InvalidInput

@@ -13,12 +13,12 @@ import pytest
 from odf_common.codec.flatbuffers import block_hash, decode_block, encode_block
 from odf_common.codec.manifests import block_from_text
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata import data_schema as sc
 from odf_common.metadata import events as ev
+from odf_common.metadata import events as st
 from odf_common.metadata import fetching
-from odf_common.metadata import steps as st
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import MetadataBlock
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"

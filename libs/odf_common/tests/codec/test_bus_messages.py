@@ -2,7 +2,7 @@ import pytest
 
 from odf_common.codec.envelopes import body_of, decode, encode, envelope, stamp
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.proto.odf.bus.v1.bus_pb2 import (
     AccessDecision,
     Committed,

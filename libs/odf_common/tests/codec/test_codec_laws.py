@@ -60,14 +60,16 @@ from odf_common.metadata.events import (
     DatasetVocabulary,
     DisablePollingSource,
     DisablePushSource,
+    MergeStrategyAppend,
+    MetadataBlock,
+    ReadStepGeoJson,
+    ReadStepParquet,
     Seed,
     SetPollingSource,
     UnknownEvent,
 )
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
-from odf_common.metadata.manifest_contents import MetadataBlock
 from odf_common.metadata.scalars import NANOS, Timestamp
-from odf_common.metadata.steps import MergeStrategyAppend, ReadStepGeoJson, ReadStepParquet
 
 LAWS = settings(max_examples=examples(40))
 VECTORS = Path(__file__).parents[4] / "tests" / "vectors"

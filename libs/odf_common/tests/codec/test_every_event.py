@@ -21,10 +21,8 @@ from odf_common.codec.manifests import block_from_text, block_to_yaml, event_fro
 from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.events import AddData
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import AddData, MetadataBlock, TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import TransformSql
 
 LAWS = settings(max_examples=examples(15))
 

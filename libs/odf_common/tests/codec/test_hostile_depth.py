@@ -14,8 +14,7 @@ from odf_common.codec.model_schema import MAX_TABLE_DEPTH
 from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
 from odf_common.metadata.data_schema import DataField, DataSchema, DataTypeInt32, DataTypeOption
-from odf_common.metadata.events import SetDataSchema
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import MetadataBlock, SetDataSchema
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 AROUND = 4  # tables around a column's type: wrapper, event, schema, field

@@ -28,8 +28,8 @@ from odf_common.codec.yaml_syntax import documents
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multibase import FINAL, encode
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.manifest_contents import DatasetSnapshot, MetadataBlock
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import DatasetSnapshot, MetadataBlock
 
 HERE = Path(__file__).parents[4]
 VECTORS = HERE / "tests" / "vectors"

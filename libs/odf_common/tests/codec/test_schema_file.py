@@ -22,7 +22,7 @@ from odf_common.codec.model_schema import (
     fields_of,
 )
 from odf_common.metadata import engine_messages
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import MetadataBlock
 
 FILE = Path(__file__).parents[4] / "proto" / "flatbuffers" / "opendatafabric.fbs"
 TEXT = re.sub(r"//.*", "", FILE.read_text())

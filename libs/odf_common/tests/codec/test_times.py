@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from odf_common.codec.envelopes import body_of, decode, encode, envelope
 from odf_common.codec.times import time_message, time_message_or_none, time_of
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed
 

@@ -6,12 +6,12 @@ from dataclasses import is_dataclass
 
 import pytest
 
-from odf_common.chain.fold import event_tag
+from odf_common.chain.state import event_tag
 from odf_common.codec.flatbuffers import decode_event, decode_message
 from odf_common.codec.flatbuffers.untrusted_buffer import Source
 from odf_common.codec.model_schema import fields_of
 from odf_common.errors import InvalidInput
-from odf_common.metadata import data_schema, engine_messages, events, fetching, manifest_contents, steps
+from odf_common.metadata import data_schema, engine_messages, events, fetching
 from odf_common.metadata.events import AttachmentsEmbedded, DisablePollingSource
 
 
@@ -41,7 +41,7 @@ def test_a_vtable_has_the_slots_that_it_declares_up_to_those_of_any_table(slots:
 def test_no_table_has_more_slots_than_are_read() -> None:
     tables = {
         cls
-        for module in (data_schema, engine_messages, events, fetching, manifest_contents, steps)
+        for module in (data_schema, engine_messages, events, fetching)
         for cls in vars(module).values()
         if is_dataclass(cls) and isinstance(cls, type) and cls.__module__ == module.__name__
     }

@@ -19,9 +19,9 @@ from odf_common.codec.yaml_syntax import documents, scalar_of
 from odf_common.errors import InvalidInput
 from odf_common.metadata import data_schema as sc
 from odf_common.metadata import events as ev
+from odf_common.metadata import events as st
 from odf_common.metadata import fetching
-from odf_common.metadata import steps as st
-from odf_common.metadata.manifest_contents import Repository
+from odf_common.metadata.events import Repository
 from odf_common.metadata.scalars import ExtraAttributes
 
 SNAPSHOT = """\

@@ -4,12 +4,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_common.data.columns import (
-    Operation,
-    check_corrections,
-    normalize_timestamps,
-    with_system_columns,
-)
+from odf_common.data.columns import Operation, check_corrections, normalize_timestamps, with_system_columns
 from odf_common.data.slices import read_slice, write_slice
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.data.decoded_size import expanded_bytes, row_width
+from odf_common.data.slices import expanded_bytes, row_width
 
 TEXTS = pa.array(["ab", None, "cdef"])
 

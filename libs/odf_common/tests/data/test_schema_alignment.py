@@ -3,10 +3,14 @@ import re
 import pyarrow as pa
 import pytest
 
+from odf_common.data.columns import compared_type, stored_type
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.data.schema_alignment import align_to_schema, aligned_schema, with_new_columns
-from odf_common.data.schema_evolution import check_evolution
-from odf_common.data.stored_types import compared_type, stored_type
+from odf_common.data.schema_evolution import (
+    align_to_schema,
+    aligned_schema,
+    check_evolution,
+    with_new_columns,
+)
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 

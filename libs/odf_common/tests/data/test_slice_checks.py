@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pytest
 
+from odf_common.data.columns import TIMESTAMP
 from odf_common.data.odf_schema import from_arrow
 from odf_common.data.schema_evolution import check_evolution, schema_of_event
 from odf_common.data.slice_checks import (
@@ -16,7 +17,6 @@ from odf_common.data.slice_checks import (
     RecordsDiffer,
     check_records,
 )
-from odf_common.data.stored_types import TIMESTAMP
 from odf_common.metadata.events import OffsetInterval, SetDataSchema
 from odf_common.metadata.scalars import Timestamp
 

@@ -26,7 +26,7 @@ from odf_common.data.slices import (
 )
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.logical import UnhashableType, logical_hash
-from odf_common.hashing.physical import physical_hash_of
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.metadata.scalars import Timestamp
 

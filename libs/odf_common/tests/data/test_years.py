@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from odf_common.data.years import require_known_years
+from odf_common.data.time_format import require_known_years
 from odf_common.errors import InvalidInput
 
 FIRST, LAST = -719_162, 2_932_896  # days since the epoch: 0001-01-01 and 9999-12-31

@@ -7,11 +7,11 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_seed, a_time, a_transform
 
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_request import RequestFiles
+from odf_common.chain.transform_steps import RequestFiles
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.dataset.replay import migrate_request
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SetTransform, TransformInput
 from odf_common.ports.engine import MigrateRequest
 

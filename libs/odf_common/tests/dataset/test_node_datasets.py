@@ -6,7 +6,7 @@ import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash
 from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
-from odf_common.adapters.local.blobs import LocalBlobStore
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.dataset.node_datasets import StoredDataset, require_readable_block, require_stored_block
 from odf_common.errors import Damaged
 from odf_common.ports.store import ObjectKind

@@ -5,17 +5,19 @@ from odf_testing.builders import a_chain, a_dataset, a_hash, a_push_source, a_sc
 from odf_testing.memory_store import MemoryBlobStore
 
 from odf_common.dataset.batch_keys import key_in_run, run_and_place, run_of
-from odf_common.dataset.object_markers import (
+from odf_common.dataset.dataset_notes import (
     COMPLETE,
     DROPPED,
+    RemoteAliases,
+    change_aliases,
     complete_until,
     drop_noted,
     dropped_blocks,
     forget_drop,
     note_complete,
     note_drop,
+    remote_aliases,
 )
-from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import HeadMoved, OdfError, Unavailable
 from odf_common.ports.store import ObjectKind
 

@@ -36,7 +36,7 @@ from odf_common.dataset.open_rejects import (
     source_progress,
 )
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.scalars import Timestamp
 

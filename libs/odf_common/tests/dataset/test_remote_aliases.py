@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from odf_testing.builders import a_dataset
 from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
-from odf_common.dataset.remote_aliases import NOTE, RemoteAliases, change_aliases, remote_aliases
+from odf_common.dataset.dataset_notes import NOTE, RemoteAliases, change_aliases, remote_aliases
 
 FIRST, SECOND = "https://example.org/orders", "shop/orders"
 

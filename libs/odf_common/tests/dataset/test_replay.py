@@ -22,8 +22,7 @@ from odf_testing.builders import (
 from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
 from odf_testing.passing_engine import PassingEngine
 
-from odf_common.chain.fold import progress_after
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import ChainState, progress_after
 from odf_common.chain.walk import fold
 from odf_common.dataset.replay import (
     Replayer,
@@ -37,7 +36,7 @@ from odf_common.dataset.replay import (
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
 from odf_common.metadata.engine_messages import (
     TransformRequest,
@@ -50,8 +49,8 @@ from odf_common.metadata.events import (
     ExecuteTransformInput,
     SetInfo,
     SetTransform,
+    SqlQueryStep,
 )
-from odf_common.metadata.steps import SqlQueryStep
 from odf_common.ports.engine import (
     MigrateRequest,
     OnProgress,

@@ -8,11 +8,10 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 from structlog.testing import capture_logs
 
 from odf_common.chain.state import ChainState, Definitions
-from odf_common.dataset.state_cache import READS_PER_ADMISSION, ChainStates, NoStateCache
-from odf_common.dataset.state_codec import state_to_bytes
+from odf_common.dataset.state_cache import READS_PER_ADMISSION, ChainStates, NoStateCache, state_to_bytes
 from odf_common.errors import NotFound, Unavailable, VerificationFailed
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SetInfo
 from odf_common.ports.store import ObjectKind
 

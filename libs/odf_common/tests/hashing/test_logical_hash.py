@@ -13,7 +13,7 @@ from odf_testing import plain_digest
 from odf_testing.profiles import examples
 
 from odf_common.errors import InvalidInput
-from odf_common.hashing import arrow_digest_encoding, logical
+from odf_common.hashing import arrow_digest, logical
 from odf_common.hashing.logical import LogicalHasher, UnhashableType, logical_hash
 from odf_common.hashing.multihash import Multihash
 
@@ -218,10 +218,10 @@ def test_blocks_of_a_column_do_not_matter(data: st.DataObject) -> None:
     array = data.draw(columns())
     expected = column_digest(array)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_digest_encoding, "BLOCK_ROWS", 3)
-        arrow_digest_encoding._block_steps.cache_clear()
+        patch.setattr(arrow_digest, "BLOCK_ROWS", 3)
+        arrow_digest._block_steps.cache_clear()
         assert column_digest(array) == expected
-    arrow_digest_encoding._block_steps.cache_clear()
+    arrow_digest._block_steps.cache_clear()
 
 
 def test_the_hash_of_many_threads_and_blocks_equals_that_of_the_plain_rules() -> None:
@@ -340,7 +340,7 @@ def test_nan_payloads_count() -> None:
 
 def test_a_column_without_values_may_have_no_buffer() -> None:
     without = pa.Array.from_buffers(pa.int64(), 0, [None, None])
-    assert arrow_digest_encoding._raw(without, 8).size == 0
+    assert arrow_digest._raw(without, 8).size == 0
     assert column_digest(without) == column_digest(pa.array([], pa.int64()))
 
 

@@ -5,8 +5,7 @@ from io import BytesIO
 import pytest
 from Crypto.Hash import SHA3_256
 
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import CHUNK_BYTES, physical_hash, physical_hash_of
+from odf_common.hashing.multihash import CHUNK_BYTES, Multihash, physical_hash, physical_hash_of
 
 
 def test_the_hash_of_nothing_is_known() -> None:

@@ -9,6 +9,7 @@ from odf_common.hashing import multibase
 from odf_common.identity.dataset_refs import (
     Alias,
     AmbiguousAlias,
+    DatasetId,
     DatasetRefAny,
     Name,
     NothingCovered,
@@ -24,7 +25,6 @@ from odf_common.identity.dataset_refs import (
     parse_ref_remote,
     parse_remote_alias,
 )
-from odf_common.identity.did import DatasetId
 
 ID = DatasetId.parse("did:odf:fed012e6fcce36701dc791488e0d0b1745cc1e33a4c1c9fcc41c63bd343dbbe0970e6")
 NAMES = ["a", "A1", "net.example.com", "my-data.set-2", "10m", "ny-newyork", "admin0.countries.10m"]

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from odf_common.codec.signature import SIZE_LIMIT, decode_signature, encode_signature
 from odf_common.errors import InvalidInput
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.identity.keys import PrivateKey
-from odf_common.identity.signatures import (
+from odf_common.hashing.multihash import physical_hash_of
+from odf_common.identity.keys import (
     BlockSignature,
+    PrivateKey,
     SignerId,
     block_message,
     ownership_message,

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata import events as ev
-from odf_common.metadata import steps as st
-from odf_common.metadata.manifest_contents import DatasetSnapshot
+from odf_common.metadata import events as st
+from odf_common.metadata.events import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 
 ID = DatasetId.of_key(bytes(32))

@@ -14,7 +14,7 @@ from odf_testing.bus import MemoryBus
 from odf_testing.certificates import self_signed
 
 from odf_common.adapters.grpc.client import await_channel, channel
-from odf_common.adapters.grpc.peer_tls import PeerTls
+from odf_common.adapters.grpc.peer_credentials import PeerTls
 from odf_common.adapters.grpc.server import serve
 from odf_common.codec.envelopes import decode
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable

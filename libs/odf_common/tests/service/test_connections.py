@@ -9,8 +9,7 @@ from odf_testing.certificates import self_signed
 from odf_testing.contracts import CONTENT, NAME, a_dataset
 
 from odf_common.adapters.kafka.cluster import BROKER_DEFAULT, KafkaCluster, Sasl, TopicPolicy
-from odf_common.adapters.local.blobs import LocalBlobStore
-from odf_common.adapters.local.refs import LocalRefStore
+from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import AddressForbidden
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
 from odf_common.errors import InvalidInput

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 from odf_testing.bus import MemoryBus, MemoryInbox, MemoryTopics
 
-from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.codec.envelopes import Envelope, body_of, decode, envelope
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import (
     COORDINATOR_COMMANDS,
     COORDINATOR_REPLIES,

@@ -8,9 +8,8 @@ from multidict import CIMultiDict
 from odf_testing.certificates import self_signed
 
 from odf_cli import main as cli
-from odf_common.adapters.grpc.peer_secret import PeerSecret
-from odf_common.adapters.grpc.peer_tls import PeerTls
-from odf_common.adapters.local.home_secrets import ensure_secret
+from odf_common.adapters.grpc.peer_credentials import PeerSecret, PeerTls
+from odf_common.adapters.local.secrets import ensure_secret
 from odf_common.errors import InvalidInput
 from odf_common.service.protection import (
     ENGINE_SECRET,

@@ -8,7 +8,7 @@ from odf_testing.bus import MemoryBus, MemoryInbox, MemoryTopics
 
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import (
     COORDINATOR_COMMANDS,
     COORDINATOR_REPLIES,

@@ -9,7 +9,7 @@ from odf_testing.bus import MemoryBus
 
 from odf_common.codec.envelopes import Envelope, body_of, decode, envelope
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS, COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, ImportChain
 from odf_common.service.request_reply import Replies, _Pending

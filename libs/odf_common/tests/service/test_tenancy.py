@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_common.service.node_home import TenancyChanged, require_tenancy
 from odf_common.service.settings import Settings
-from odf_common.service.tenancy import TenancyChanged, require_tenancy
 
 
 def tenancy(home: Path, value: str) -> Settings:

@@ -11,19 +11,17 @@ from odf_common.codec.flatbuffers import decode_event
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD, check_ref_name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId, check_ref_name
 from odf_common.metadata.events import KnownEvent, UnknownEvent
 from odf_common.ports.bus import COORDINATOR_REPLIES
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.run import OutgoingMessage
 from odf_coordinator.catalog.datasets import Datasets
-from odf_coordinator.commit.committer import Committer
+from odf_coordinator.commit.committer import Committed, Committer, Outcome, Overtaken, Refusal, refusal_of
 from odf_coordinator.commit.head_publisher import committed_message
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
-from odf_coordinator.operations.import_chain import Importer
-from odf_coordinator.storage.slice_index import Slices
-from odf_coordinator.transforms.late_counter import forget_late
+from odf_coordinator.operations.references import Importer
+from odf_coordinator.storage import Slices
+from odf_coordinator.transforms.runner import forget_late
 from odf_coordinator.transforms.scheduler import Scheduler
 
 log = structlog.stdlib.get_logger(__name__)

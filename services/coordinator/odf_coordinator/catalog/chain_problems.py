@@ -13,12 +13,11 @@ from odf_common.chain.walk import blocks_between, iterate, number_before
 from odf_common.dataset.plain_credentials import credentials_in, places_of
 from odf_common.errors import OdfError, name_dataset
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData, SetPollingSource, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineNotAvailable, QueryFailed
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.catalog.stalls import Stall, remedy_of
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Stall, remedy_of
 
 MAX_FUTURE_MS: Final = 24 * 3600 * 1000  # the default of a source's `maxFuture`
 MAX_BLOCKS: Final = 10_000  # a listing reads no more to find the one that raised a watermark

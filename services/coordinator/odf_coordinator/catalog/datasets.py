@@ -1,20 +1,38 @@
-"""This node's datasets: from a reference to the catalog entry, chain state and blocks."""
+"""This node's datasets: from a reference to the catalog entry, chain state and blocks; their owners and stalls.
 
-from collections.abc import Callable, Iterator, Mapping
+The dependency graph has no cycles, and inputs are not deleted while a transform is committed.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from pathlib import Path
 
 import structlog
 
+from odf_common.adapters.local.faults import translating_os_errors
+from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key, require_owned
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import require_stored_block
 from odf_common.dataset.open_rejects import Rejects, current_rejects, polling_sources
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.errors import Damaged, NotFound, OdfError, nearest
+from odf_common.errors import (
+    Damaged,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Unavailable,
+    advice_while_retried,
+    nearest,
+)
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD, split_ref
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import DatasetKind
+from odf_common.identity.dataset_refs import HEAD, DatasetId, split_ref
+from odf_common.identity.keys import PrivateKey
+from odf_common.metadata.events import DatasetKind, MetadataEvent, SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import (
     BlobStore,
@@ -25,7 +43,133 @@ from odf_common.ports.store import (
     block_reader,
     require_entry,
 )
-from odf_coordinator.catalog.stalls import Activity, Stalls, remedy_of
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStore:
+    """Stores keys; a node that has a dataset's key owns it, others have copies."""
+
+    folder: Path
+
+    def save(self, key: PrivateKey) -> None:
+        """Store a key durably."""
+        keep_dataset_key(self.folder, key)
+
+    def has(self, dataset: DatasetId) -> bool:
+        """Return whether this node has the dataset's key."""
+        return has_dataset_key(self.folder, dataset)
+
+    @translating_os_errors
+    def remove(self, dataset: DatasetId) -> None:
+        """Delete a key, if it exists."""
+        self._path(dataset).unlink(missing_ok=True)
+        self._path(dataset).with_name(f"{dataset.folder}{IMPORTED}").unlink(missing_ok=True)
+
+    def _path(self, dataset: DatasetId) -> Path:
+        return self.folder / dataset.folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnershipCheck:
+    """Checks which datasets this node may commit to."""
+
+    keys: KeyStore
+    catalog: Catalog
+
+    def require(self, dataset: DatasetId) -> None:
+        """Raise `NotOwned` unless this node has the dataset's key."""
+        require_owned(self.keys.folder, self.catalog, dataset)
+
+
+class Activity(Enum):
+    """The activity that makes no progress."""
+
+    READ = auto()
+    """The dataset could not be read when last listed."""
+    COMMIT = auto()
+    """The last commit could not be tried, for example because the dataset's lock is held."""
+    TRANSFORM = auto()
+    """The last transform failed."""
+    DEPENDENCY = auto()
+    """A service that the last transform needs was unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """The reason why a dataset makes no progress."""
+
+    reason: str
+    remedy: str = ""
+    cause: object = None
+    """The fact that has to change before an automatic retry; None: it is retried anyway."""
+    since: Timestamp = field(compare=False)
+
+
+class Stalls:
+    """The current stall of each activity of each dataset; thread-safe."""
+
+    def __init__(self) -> None:
+        self._stalls: dict[
+            DatasetId, dict[Activity, tuple[Stall, float]]
+        ] = {}  # and when it was last recorded
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Return the number of datasets that stall."""
+        return len(self._stalls)
+
+    def get(self, dataset: DatasetId, *activities: Activity) -> Stall | None:
+        """Return the stall of the first of these activities that has one."""
+        with self._lock:
+            stalls = self._stalls.get(dataset, {})
+            return next((stalls[activity][0] for activity in activities if activity in stalls), None)
+
+    def record(
+        self, dataset: DatasetId, activity: Activity, reason: str, *, remedy: str = "", cause: object = None
+    ) -> bool:
+        """Record a stall; return whether it is a new one. An unchanged one keeps its `since`."""
+        new = Stall(reason=reason, remedy=remedy, cause=cause, since=Timestamp(time.time_ns()))
+        with self._lock:
+            stalls = self._stalls.setdefault(dataset, {})
+            before = stalls[activity][0] if activity in stalls else None
+            stalls[activity] = (before if before == new else new, time.monotonic())
+        return before != new
+
+    def clear(self, dataset: DatasetId, *activities: Activity) -> None:
+        """Record that these activities make progress; without any, all of them."""
+        with self._lock:
+            stalls = self._stalls.get(dataset, {})
+            for activity in activities or Activity:
+                stalls.pop(activity, None)
+            if not stalls:
+                self._stalls.pop(dataset, None)
+
+    def recent(self, dataset: DatasetId, activity: Activity, seconds: float) -> Stall | None:
+        """Return the stall of an activity if it was recorded in the last `seconds`; forget an older one."""
+        with self._lock:
+            stall, recorded = self._stalls.get(dataset, {}).get(activity, (None, 0.0))
+        if stall is not None and time.monotonic() - recorded > seconds:
+            self.clear(dataset, activity)
+            return None
+        return stall
+
+    def keep(self, datasets: Iterable[DatasetId]) -> None:
+        """Forget all other datasets."""
+        kept = frozenset(datasets)
+        with self._lock:
+            for dataset in self._stalls.keys() - kept:
+                del self._stalls[dataset]
+
+
+def remedy_of(error: Exception, otherwise: str) -> str:
+    """Return the remedy for an error of work that is retried: its own advice, else `otherwise`."""
+    advice = advice_while_retried(error) if isinstance(error, OdfError) else ""
+    if advice:
+        return advice
+    if isinstance(error, Unavailable):
+        return "it is retried automatically; `odf status` shows which part of the node is down"
+    return otherwise
+
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -267,3 +411,34 @@ def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, l
 def inputs_first(chosen: Mapping[DatasetId, DatasetHandle]) -> Iterator[DatasetHandle]:
     """Iterate over the datasets, inputs before their readers."""
     return (chosen[dataset] for dataset in in_order(inputs_among(chosen)))
+
+
+@contextmanager
+def hold_inputs(
+    datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool = False
+) -> Iterator[None]:
+    """Freeze the dependency graph while `events` with a transform are committed to a dataset.
+
+    Raises `InvalidInput` for a cycle, and, with `are_here`, `DatasetUnknown` for an input that does not exist here.
+    Acquire it before `Committer.lock`, never inside, or two commits could deadlock.
+    """
+    events = tuple(events)
+    if not any(isinstance(event, SetTransform) for event in events):
+        yield
+        return
+    with datasets.catalog.lock():
+        require_no_cycle(datasets, entry, events, are_here=are_here)
+        yield
+
+
+def require_no_cycle(
+    datasets: Datasets, entry: CatalogEntry, events: Iterable[MetadataEvent | None], *, are_here: bool
+) -> None:
+    """Raise what `hold_inputs` raises; the caller holds the catalog's lock."""
+    for input_ in (input_ for event in events if isinstance(event, SetTransform) for input_ in event.inputs):
+        dataset, name = DatasetId.parse(input_.dataset_ref), input_.alias or input_.dataset_ref
+        if datasets.is_derived_from(dataset, entry.dataset_id):
+            text = f"{entry.alias} cannot read {name}, which is {entry.alias} itself or derived from it"
+            raise InvalidInput(text=text)
+        if are_here and datasets.catalog.by_id(dataset) is None:
+            raise DatasetUnknown(what=name)

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.cluster import partition_of
 from odf_common.chain.state import ChainState
-from odf_common.identity.did import DatasetId
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
-from odf_coordinator.catalog.ownership import KeyStore
+from odf_common.identity.dataset_refs import DatasetId
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, KeyStore, Unreadable
 
 IDLE_SECONDS: Final = 0.5
 READ_AGAIN_SECONDS: Final = 10.0

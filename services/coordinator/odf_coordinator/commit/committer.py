@@ -1,15 +1,19 @@
 """The only code that moves and removes references, except that deleting a dataset removes its whole folder.
 
 The reference's compare-and-set against `expected_head` guarantees correctness. The locks around it, one in this process
-and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing.
-Write order: objects first, then blocks with their signatures, then the head; each is durable before the next.
+and one in Redis, only avoid wasted work: if one is lost or expires, an overtaken proposal still changes nothing. Write
+order: objects first, then blocks with their signatures, then the head; each is durable before the next.
+
+Proposals are idempotent: a repeated one is distinguished from one that came too late. Pushes of files are idempotent by
+their keys: ingest keeps their receipts (`odf_ingest/commit/file_commit.py`).
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import structlog
 
@@ -17,22 +21,137 @@ from odf_common.adapters.local.key_files import NotOwned
 from odf_common.chain.arrivals import TimeInFuture, require_past_time
 from odf_common.chain.build_blocks import build_blocks, latest_time, next_system_time
 from odf_common.chain.state import ChainState
+from odf_common.chain.walk import iterate
+from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.node_datasets import require_readable_block
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.errors import ChainRuleViolated, Damaged, HeadMoved, InvalidInput, Unavailable
+from odf_common.errors import (
+    ChainRuleViolated,
+    Damaged,
+    HeadMoved,
+    InvalidInput,
+    NotFound,
+    OdfError,
+    Refused,
+    Unavailable,
+)
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import KnownEvent, Seed
+from odf_common.identity.dataset_refs import HEAD, DatasetId
+from odf_common.metadata.events import KnownEvent, MetadataBlock, Seed
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.clock import Backoff, Clock
-from odf_common.ports.locks import Locks
-from odf_common.ports.store import BlobStore, ObjectKind, RefStore, block_reader
-from odf_coordinator.catalog.stalls import Activity, Stalls, remedy_of
+from odf_common.ports.store import BlobStore, Locks, ObjectKind, RefStore, block_reader
+from odf_coordinator.catalog.datasets import Activity, Stalls, remedy_of
 from odf_coordinator.commit.dataset_locks import DatasetLocks
-from odf_coordinator.commit.duplicates import is_duplicate
-from odf_coordinator.commit.outcomes import Committed, Outcome, Overtaken, Refusal, refusal_of
-from odf_coordinator.storage.object_checks import require_checkpoint, require_objects
+from odf_coordinator.storage import require_checkpoint, require_objects
+
+T = TypeVar("T")
+MAX_ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The events are in the chain, whose head is at least `state.head`; `already`: they were before."""
+
+    state: ChainState
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken:
+    """Another block was committed first; nothing has changed."""
+
+    expected: Multihash | None
+    head: Multihash | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Not acceptable, and a retry will not help; nothing has changed."""
+
+    code: str
+    text: str
+
+
+Outcome = Committed | Overtaken | Refusal
+
+
+def refusal_of(error: OdfError) -> Refusal:
+    """Return an error as a refusal that can be sent."""
+    return Refusal(code=error.code, text=str(error))
+
+
+def require_committed(dataset: DatasetId, outcome: Outcome) -> Committed:
+    """Return the commit; raises `HeadMoved` or `Refused` for other outcomes."""
+    match outcome:
+        case Committed():
+            return outcome
+        case Overtaken(expected=expected, head=head):
+            raise HeadMoved(dataset=str(dataset), expected=_text(expected), actual=_text(head))
+        case Refusal(code=code, text=text):
+            raise Refused(reason=code, text=text)
+
+
+def retry_on_conflict(change: Callable[[], T]) -> T:
+    """Return the result of `change`, retrying it after each `HeadMoved`."""
+    for _ in range(MAX_ATTEMPTS - 1):
+        try:
+            return change()
+        except HeadMoved:
+            continue
+    return change()
+
+
+def _text(head: Multihash | None) -> str | None:
+    return None if head is None else str(head)
+
+
+Read = Callable[[Multihash], bytes]
+
+
+def is_duplicate(
+    read: Read,
+    head: Multihash,
+    expected: Multihash | None,
+    events: Sequence[KnownEvent],
+    system_time: Timestamp,
+) -> bool:
+    """Return whether the blocks after `expected` have these events and this system time.
+
+    Reads the blocks since `expected`, which may be of another chain, or not a block at all.
+    """
+    first = _next_number(read, expected)
+    if first is None:
+        return False
+    blocks = _blocks_from(read, head, first)
+    if len(blocks) < len(events) or blocks[0].prev_block_hash != expected:
+        return False
+    # There may be more blocks than events: others were committed on top of the repeated proposal.
+    return all(
+        block.event == event and block.system_time == system_time
+        for block, event in zip(blocks, events, strict=False)
+    )
+
+
+def _next_number(read: Read, expected: Multihash | None) -> int | None:
+    """Return the sequence number after `expected`; None if that block is unknown here."""
+    if expected is None:
+        return 0
+    try:
+        return decode_block(read(expected)).block.sequence_number + 1
+    except (NotFound, InvalidInput):
+        return None
+
+
+def _blocks_from(read: Read, head: Multihash, first: int) -> list[MetadataBlock]:
+    """Return the blocks with sequence numbers from `first`, oldest first."""
+    blocks = []
+    for _, decoded, _ in iterate(read, head):
+        if decoded.block.sequence_number < first:
+            break
+        blocks.append(decoded.block)
+    return blocks[::-1]
+
 
 log = structlog.stdlib.get_logger(__name__)
 

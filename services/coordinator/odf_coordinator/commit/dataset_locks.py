@@ -15,8 +15,8 @@ from typing import Final
 import structlog
 
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
-from odf_common.ports.locks import Lock, Locks
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.ports.store import Lock, Locks
 
 log = structlog.stdlib.get_logger(__name__)
 

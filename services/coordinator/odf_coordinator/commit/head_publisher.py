@@ -15,7 +15,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import envelope
 from odf_common.codec.times import time_message, time_message_or_none
 from odf_common.errors import Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.ports.clock import Backoff

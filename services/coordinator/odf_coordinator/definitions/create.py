@@ -7,17 +7,13 @@ import structlog
 
 from odf_common.errors import AlreadyExists
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import AddPushSource, KnownEvent
 from odf_common.ports.clock import Clock
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, new_creation
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.catalog.dependency_guard import hold_inputs, require_no_cycle
-from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import require_committed, retry_on_conflict
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, KeyStore, hold_inputs, require_no_cycle
+from odf_coordinator.commit.committer import Committer, require_committed, retry_on_conflict
 from odf_coordinator.definitions.diff import (
     changed_events,
     dropped_sources,
@@ -27,8 +23,8 @@ from odf_coordinator.definitions.diff import (
 )
 from odf_coordinator.definitions.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.definitions.query_validation import Validation
-from odf_coordinator.lifecycle.claims import Claims
-from odf_coordinator.transforms.migration import QueryMigrator
+from odf_coordinator.lifecycle import Claims
+from odf_coordinator.transforms.engine_output import QueryMigrator
 
 log = structlog.stdlib.get_logger(__name__)
 

@@ -7,11 +7,9 @@ from graphlib import CycleError, TopologicalSorter
 
 from odf_common.codec.manifests import SourcedSnapshot, sourced_snapshots
 from odf_common.errors import InvalidInput
-from odf_common.identity.dataset_refs import parse_alias, parse_ref
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, parse_alias, parse_ref
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.metadata.events import KnownEvent, Seed, SetTransform, TransformInput
-from odf_common.metadata.manifest_contents import DatasetSnapshot
+from odf_common.metadata.events import DatasetSnapshot, KnownEvent, Seed, SetTransform, TransformInput
 from odf_common.metadata.normalize import normalize
 from odf_common.ports.store import Catalog, DatasetUnknown
 from odf_coordinator.definitions.diff import require_whole

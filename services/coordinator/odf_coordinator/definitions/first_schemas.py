@@ -16,17 +16,15 @@ from odf_common.chain.state import ChainState
 from odf_common.data.schema_evolution import schema_to_event
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.events import SetDataSchema
-from odf_common.metadata.steps import Transform
+from odf_common.metadata.events import SetDataSchema, Transform
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import scratch_folder
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import require_committed
-from odf_coordinator.definitions.declared_columns import require_possible
-from odf_coordinator.definitions.declared_schemas import (
+from odf_coordinator.commit.committer import Committer, require_committed
+from odf_coordinator.definitions.declared_columns import (
     Source,
     declared_schema,
+    require_possible,
     sources_of,
     with_system,
     without_operations,

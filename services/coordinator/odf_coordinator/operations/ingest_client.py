@@ -16,9 +16,9 @@ from odf_common.adapters.grpc.client import (
     channel,
     require_server,
 )
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.errors import Refused, Unavailable, with_advice
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.proto.odf.node.v1.ingest_pb2 import DrainRequest, PollRequest
 from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 

@@ -11,8 +11,8 @@ from odf_common.errors import InvalidQuery
 from odf_common.ports.engine import Engine, IsWanted, QueryTable, always
 from odf_common.ports.store import DatasetUnknown
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.definitions.declared_schemas import schema_of
-from odf_coordinator.storage.slice_index import Slices
+from odf_coordinator.definitions.declared_columns import schema_of
+from odf_coordinator.storage import Slices
 
 CHUNK_BYTES: Final = 1 << 20  # of one message
 _COMMENT: Final = re.compile(r"--[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)  # linear without an end, too

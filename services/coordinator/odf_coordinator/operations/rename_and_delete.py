@@ -9,7 +9,7 @@ from odf_common.errors import DatasetInUse, OdfError, VerificationFailed
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
-from odf_coordinator.lifecycle.claims import Claims
+from odf_coordinator.lifecycle import Claims
 
 log = structlog.stdlib.get_logger(__name__)
 

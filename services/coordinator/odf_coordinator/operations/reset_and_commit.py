@@ -6,18 +6,19 @@ from typing import Final
 
 import structlog
 
-from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.chain.state import ChainState
-from odf_common.chain.transform_request import is_migration
+from odf_common.chain.transform_steps import is_migration
 from odf_common.chain.walk import iterate
 from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.plain_credentials import require_no_plain_credentials
 from odf_common.errors import DatasetInUse, InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.metadata.events import (
     AddData,
     DataEvent,
+    DatasetSnapshot,
     DisablePollingSource,
     DisablePushSource,
     ExecuteTransform,
@@ -28,17 +29,13 @@ from odf_common.metadata.events import (
     SetVocab,
     vocabulary_of,
 )
-from odf_common.metadata.manifest_contents import DatasetSnapshot
 from odf_common.metadata.normalize import normalize
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.catalog.dependency_guard import hold_inputs
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import retry_on_conflict
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, hold_inputs
+from odf_coordinator.commit.committer import Committer, retry_on_conflict
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible
-from odf_coordinator.definitions.declared_schemas import sources_of
+from odf_coordinator.definitions.declared_columns import require_fetchable, require_possible, sources_of
 from odf_coordinator.definitions.diff import require_settable
 from odf_coordinator.definitions.drafts import resolve
 from odf_coordinator.definitions.query_validation import Validation

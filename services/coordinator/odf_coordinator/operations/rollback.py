@@ -5,17 +5,16 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from odf_common.chain.input_divergence import BlockIndex, ConsistentBlock, find_consistent_block
+from odf_common.chain.compare_chains import BlockIndex, ConsistentBlock, find_consistent_block
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import KnownEvent, SetTransform
-from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, inputs_first
-from odf_coordinator.catalog.ownership import KeyStore
-from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, KeyStore, inputs_first
+from odf_coordinator.commit.committer import require_committed
 from odf_coordinator.definitions.create import DatasetCreator
-from odf_coordinator.transforms.migration import QueryMigrator
+from odf_coordinator.transforms.engine_output import QueryMigrator
 
 log = structlog.stdlib.get_logger(__name__)
 

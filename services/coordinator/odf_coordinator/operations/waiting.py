@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from odf_common.errors import count_of
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_coordinator.catalog.chain_problems import is_in_future, lower_watermark
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets

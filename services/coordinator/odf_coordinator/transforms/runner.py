@@ -1,49 +1,167 @@
-"""One transform step of one derivative: new input data, through the engine, into its chain.
+"""One transform step of one derivative: new input data, through the engine, into its chain; and its progress.
 
 A plan uses the current heads, so everything since the last step is one step, unless an input's schema or vocabulary
 changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from typing import Final
 
+import prometheus_client
 import structlog
 
 from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.chain.fold import progress_after
-from odf_common.chain.input_divergence import BlockIndex
-from odf_common.chain.state import InputProgress
-from odf_common.chain.transform_inputs import (
+from odf_common.chain.compare_chains import BlockIndex
+from odf_common.chain.state import InputProgress, progress_after
+from odf_common.chain.transform_steps import (
     InputSlices,
+    build_request,
     has_work,
     input_of,
     input_until_change,
+    is_no_op,
+    next_event,
     plan_inputs,
 )
-from odf_common.chain.transform_request import build_request, is_no_op, next_event
 from odf_common.chain.walk import ChainBroken, blocks_between
 from odf_common.dataset.replay import input_source, request_files
-from odf_common.errors import HeadMoved, InvalidInput, NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.errors import HeadMoved, InvalidInput, NotFound, OdfError
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
-from odf_common.metadata.events import DataEvent, ExecuteTransformInput, KnownEvent
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import DataEvent, ExecuteTransformInput, KnownEvent, MetadataBlock
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import Engine, EngineProgress, FailingRecord, QueryFailed
 from odf_common.ports.store import BlobStore, DatasetUnknown, scratch_folder
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets
-from odf_coordinator.commit.committer import Committer
-from odf_coordinator.commit.outcomes import require_committed
+from odf_coordinator.commit.committer import Committer, require_committed
 from odf_coordinator.errors import InputDiverged
-from odf_coordinator.storage.availability import why_missing
+from odf_coordinator.storage import why_missing
 from odf_coordinator.transforms.engine_output import store, validate
 from odf_coordinator.transforms.held_records import record_held
-from odf_coordinator.transforms.late_counter import count_late
-from odf_coordinator.transforms.progress import RunningTransforms
 
 log = structlog.stdlib.get_logger(__name__)
+
+NOTE: Final = "late"
+COUNT_END: Final = 1 << 63
+LATE: Final = prometheus_client.Counter(
+    "odf_transform_late_records_total",
+    "Late records: a derivative dropped them because their windows had ended.",
+    ("dataset",),
+)
+
+
+def late_rows(blobs: BlobStore, dataset: DatasetId) -> int:
+    """Return the number of rows that were too late so far."""
+    with suppress(ValueError):
+        counted = int(blobs.note(dataset, NOTE) or 0)
+        return counted if 0 <= counted < COUNT_END else 0
+    return 0
+
+
+def forget_late(alias: str) -> None:
+    """Drop the counter of a deleted dataset."""
+    with suppress(KeyError):
+        LATE.remove(alias)
+
+
+def count_late(blobs: BlobStore, handle: DatasetHandle, more: int) -> None:
+    """Add the rows that a committed transform dropped; a failure to write the note is logged."""
+    if more:
+        LATE.labels(handle.alias).inc(more)
+        try:
+            blobs.set_note(handle.id, NOTE, str(late_rows(blobs, handle.id) + more))
+        except OdfError as error:
+            log.warning("cannot record late rows", **handle.log_facts, rows=more, why=str(error))
+
+
+REPORT_AFTER_SECONDS: Final = 1.0  # shorter transforms are not reported
+SILENCE_SECONDS: Final = 10.0  # without a report; the engine sends one per second
+Announce = Callable[[DatasetId, EngineProgress], None]
+Clock = Callable[[], float]  # seconds
+
+
+class RunningTransform:
+    """One running transform."""
+
+    def __init__(self, announce: Callable[[EngineProgress], None], clock: Clock) -> None:
+        self.now = EngineProgress()
+        self._announce = announce
+        self._clock = clock
+        self._begun = self._heard = clock()
+        self._is_reported = False
+
+    def note(self, now: EngineProgress) -> None:
+        """Record a report; it is forwarded once the transform has run for `REPORT_AFTER_SECONDS` seconds."""
+        self.now = now
+        self._heard = self._clock()
+        if self._heard - self._begun >= REPORT_AFTER_SECONDS:
+            self._is_reported = True
+            self._announce(now)
+
+    @property
+    def silence(self) -> float:
+        """Return the seconds since the last report."""
+        return self._clock() - self._heard
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the engine has sent no report lately."""
+        return self.silence >= SILENCE_SECONDS
+
+    def end(self) -> None:
+        """Report the end, if progress was reported."""
+        if self._is_reported:
+            self._announce(EngineProgress())
+
+
+class RunningTransforms:
+    """The running transforms of this process, by dataset."""
+
+    def __init__(self, announce: Announce = lambda *_: None, clock: Clock = time.monotonic) -> None:
+        """No transform is running yet; `announce` is called with reports of longer ones."""
+        self._announce = announce
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._running: dict[DatasetId, RunningTransform] = {}
+
+    @contextmanager
+    def track(self, dataset: DatasetId) -> Iterator[RunningTransform]:
+        """Register a running transform while the block runs."""
+        work = RunningTransform(partial(self._announce, dataset), self._clock)
+        with self._guard:
+            self._running[dataset] = work
+        try:
+            yield work
+        finally:
+            with self._guard:
+                self._running.pop(dataset, None)
+            work.end()
+
+    def progress_of(self, dataset: DatasetId) -> EngineProgress | None:
+        """Return the progress of a dataset's transform; None if none is running."""
+        with self._guard:
+            work = self._running.get(dataset)
+            return None if work is None else work.now
+
+    def has_silence(self) -> bool:
+        """Return whether the engine has sent no report lately on a running transform; then it runs no other either."""
+        with self._guard:
+            return any(work.is_silent for work in self._running.values())
+
+    def silent_since(self, dataset: DatasetId) -> Timestamp | None:
+        """Return since when the engine has sent no report on a dataset's transform; None if it has lately."""
+        with self._guard:
+            work = self._running.get(dataset)
+        if work is None or not work.is_silent:
+            return None
+        return Timestamp(time.time_ns() - int(work.silence * 1e9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

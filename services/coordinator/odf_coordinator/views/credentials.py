@@ -9,7 +9,7 @@ from aiokafka.abc import AbstractTokenProvider
 from faust.auth import Credentials
 
 from odf_common.adapters.kafka.cluster import OAUTHBEARER, KafkaCluster, Sasl
-from odf_common.adapters.live_sockets import open_socket
+from odf_common.adapters.networks import open_socket
 from odf_common.errors import Unavailable
 
 TIMEOUT_SECONDS: Final = 10.0

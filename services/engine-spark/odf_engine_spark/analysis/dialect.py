@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from odf_common.errors import InvalidQuery, nearest
-from odf_common.metadata.steps import TemporalTable
+from odf_common.metadata.events import TemporalTable
 from odf_engine_spark.analysis.columns import AsOf
 from odf_engine_spark.analysis.intervals import interval_of
 from odf_engine_spark.spark.error_messages import TOO_DEEP

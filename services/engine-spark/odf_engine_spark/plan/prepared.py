@@ -8,8 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 from odf_common.errors import InvalidQuery
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import SqlQueryStep, TransformSql
+from odf_common.metadata.events import DatasetVocabulary, SqlQueryStep, TransformSql
 from odf_common.ports.engine import PlannedInput, QueryOutOfMemory, ResultsChanged
 from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
 from odf_engine_spark.analysis.decimal_places import check_decimals

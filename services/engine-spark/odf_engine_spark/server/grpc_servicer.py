@@ -22,7 +22,7 @@ from odf_common.metadata.engine_messages import (
     TransformResponseInternalError,
     TransformResponseProgress,
 )
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_common.ports.engine import EngineNotAvailable, PlannedInput
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_hints, check_steps, read_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_common.ports.engine import EngineNotAvailable
 from odf_engine_spark.analysis.semantic_changes import SemanticChange, kinds_since, number_of, with_number
 from odf_engine_spark.spark.jvm import Spark

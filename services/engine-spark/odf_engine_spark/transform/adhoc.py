@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import NumericType
 
+from odf_common.data.columns import as_stored
 from odf_common.data.slices import read_slice, slice_schema
-from odf_common.data.stored_types import as_stored
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.engine_messages import RawQueryRequest, RawQueryResponseSuccess
-from odf_common.metadata.steps import TransformSql
+from odf_common.metadata.events import TransformSql
 from odf_common.ports.engine import PREPROCESS_INPUT, QueryTable
 from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import check_moments, check_steps

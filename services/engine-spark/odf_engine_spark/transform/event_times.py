@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import in_unit
+from odf_common.data.columns import in_unit
 from odf_common.metadata.engine_messages import Watermark
 from odf_engine_spark.plan.delta import NEVER, Delta
 from odf_engine_spark.transform.inputs import Input

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.data.schema_alignment import aligned_schema, with_new_columns
-from odf_common.data.schema_evolution import check_evolution
+from odf_common.data.schema_evolution import aligned_schema, check_evolution, with_new_columns
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary, SetTransform
 from odf_common.metadata.scalars import Timestamp

@@ -15,19 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 
-from odf_common.data.columns import Operation, with_system_columns
+from odf_common.data.columns import Operation, stored_schema, with_system_columns
 from odf_common.data.slices import write_slice
-from odf_common.data.stored_types import stored_schema
-from odf_common.data.years import first_unknown_year
+from odf_common.data.time_format import first_unknown_year
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.engine_messages import (
     TransformRequest,
     TransformRequestInput,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import DatasetVocabulary, OffsetInterval
+from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, TransformSql
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import TransformSql
 from odf_common.ports.engine import PlannedInput, QueryFailed, QueryOutOfMemory
 from odf_engine_spark.analysis.final_inputs import FinalStep
 from odf_engine_spark.analysis.semantic_changes import FINER_TIMES, MILLISECOND

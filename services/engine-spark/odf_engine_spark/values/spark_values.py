@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import in_unit
+from odf_common.data.columns import in_unit
 from odf_common.errors import InvalidInput
 
 _BYTES: Final = 16  # of a UUID

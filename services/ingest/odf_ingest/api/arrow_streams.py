@@ -14,7 +14,7 @@ from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.codec.times import time_of
 from odf_common.dataset.batch_keys import key_in_run
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
 from odf_common.proto.odf.node.v1 import push_pb2 as pb

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from odf_common.codec.envelopes import Envelope
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS, NOTIFICATIONS
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import OutgoingMessage, Subscription

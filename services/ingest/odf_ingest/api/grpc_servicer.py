@@ -13,11 +13,11 @@ from typing import Final
 import grpc
 
 from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.chain.state import DEFAULT_SOURCE
 from odf_common.codec.times import time_of
 from odf_common.errors import InvalidInput, advice_while_retried, name_dataset
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import StoredLetter
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry

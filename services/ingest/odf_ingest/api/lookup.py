@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddPushSource
 from odf_common.ports.store import Catalog, CatalogEntry, require_entry
 from odf_ingest.commit.file_commit import chosen_source

@@ -7,7 +7,7 @@ from typing import Final
 import grpc
 
 from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import NotFound, name_dataset
 from odf_common.metadata.events import AddPushSource

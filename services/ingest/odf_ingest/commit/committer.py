@@ -24,8 +24,8 @@ from odf_common.dataset.open_rejects import KIND
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.steps import MergeStrategy
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import MergeStrategy
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus

@@ -22,10 +22,16 @@ from typing import BinaryIO, Final, Self
 from odf_common.chain.state import ChainState
 from odf_common.dataset.batch_keys import run_of
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, DatasetKind
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetKind,
+    ReadStep,
+    ReadStepJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+)
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson, ReadStepParquet
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import CommitQueues, Outcome, position_of
 from odf_ingest.commit.position import SourcePosition

@@ -32,9 +32,9 @@ from odf_common.dataset.open_rejects import (
     save_handled,
 )
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import MergeStrategy
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategy
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetter
 from odf_common.ports.store import BlobStore
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress

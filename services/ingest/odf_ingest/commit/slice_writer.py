@@ -6,15 +6,17 @@ from typing import Final
 
 import pyarrow as pa
 
-from odf_common.chain.add_data import add_data_event
-from odf_common.chain.build_blocks import build_blocks, next_system_time
+from odf_common.chain.build_blocks import add_data_event, build_blocks, next_system_time
 from odf_common.chain.rules.data_events import is_without_change
 from odf_common.chain.state import ChainState
-from odf_common.data.columns import normalize_timestamps, with_system_columns
-from odf_common.data.schema_alignment import align_to_schema
-from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
+from odf_common.data.columns import as_stored, normalize_timestamps, stored_schema, with_system_columns
+from odf_common.data.schema_evolution import (
+    align_to_schema,
+    check_evolution,
+    schema_of_event,
+    schema_to_event,
+)
 from odf_common.data.slices import SliceFile, write_slice
-from odf_common.data.stored_types import as_stored, stored_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
 from odf_common.metadata.events import DatasetVocabulary, DataSlice, KnownEvent, OffsetInterval, SetDataSchema

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_ingest.merge.interface import MergeResult
 from odf_ingest.prepare.event_time import event_times, max_event_time

@@ -31,7 +31,7 @@ from odf_common.dataset.open_rejects import (
     source_progress,
 )
 from odf_common.errors import NotFound, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import NOTIFICATIONS, Bus, DeadLetters, StoredLetter

@@ -10,17 +10,17 @@ from dataclasses import replace
 from odf_common.chain.state import ChainState
 from odf_common.dataset.open_rejects import Numbers, rows_part
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import SetPollingSource
-from odf_common.metadata.fetching import FetchStepMqtt
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,
     ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
+    SetPollingSource,
 )
+from odf_common.metadata.fetching import FetchStepMqtt
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.file_commit import as_lines

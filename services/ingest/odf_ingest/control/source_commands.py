@@ -11,7 +11,7 @@ from typing import Final
 from odf_common.codec.envelopes import Envelope, body_of, envelope
 from odf_common.errors import InvalidInput, NotFound, OdfError, Refused, Unavailable, with_advice
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import COORDINATOR_REPLIES, INGEST_COMMANDS
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus

@@ -20,7 +20,7 @@ from odf_common.errors import (
     with_advice,
 )
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.committer import CommitQueues, position_of

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.types as kind
 
-from odf_common.data.schema_alignment import align_to_schema
+from odf_common.data.schema_evolution import align_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import DatasetVocabulary
 from odf_ingest.read.types.times import cut

@@ -23,15 +23,16 @@ from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, iterate
 from odf_common.data.slices import read_slice
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DataEvent, DatasetVocabulary
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    DataEvent,
+    DatasetVocabulary,
     MergeStrategy,
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
-    Strings,
 )
+from odf_common.metadata.scalars import Strings
 from odf_ingest.history.align_columns import without_dictionaries
 from odf_ingest.history.indexes import (
     BuildProgress,

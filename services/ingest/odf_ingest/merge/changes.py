@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.columns import Operation
-from odf_common.metadata.steps import Strings
+from odf_common.metadata.scalars import Strings
 from odf_ingest.errors import OperationsMismatched
 from odf_ingest.history.keys import Keys, equal, key_array
 from odf_ingest.read.types.type_names import Quoted, show_value

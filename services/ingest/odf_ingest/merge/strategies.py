@@ -27,8 +27,8 @@ import pyarrow.compute as pc
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    DatasetVocabulary,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,

@@ -7,7 +7,7 @@ from functools import partial
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.dataset.open_rejects import POLLED, SourceProgress, source_progress
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import AddPushSource, SetPollingSource
 from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepMqtt, FetchStepUrl
 from odf_common.ports.engine import IsWanted, QueryNotWanted

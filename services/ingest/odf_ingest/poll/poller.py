@@ -15,8 +15,15 @@ import structlog
 from odf_common.adapters.local.faults import translating_os_errors
 from odf_common.chain.state import ChainState
 from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import SetPollingSource
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import (
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    ReadStepCsv,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    SetPollingSource,
+)
 from odf_common.metadata.fetching import (
     EventTimeSource,
     FetchStep,
@@ -26,13 +33,6 @@ from odf_common.metadata.fetching import (
     PrepStepPipe,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
-    MergeStrategyAppend,
-    MergeStrategyLedger,
-    ReadStepCsv,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-)
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import BlobStore, block_reader, scratch_folder
 from odf_ingest.commit.committer import CommitQueues, Outcome

@@ -16,7 +16,7 @@ import structlog
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import BlobStore, Catalog

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource
-from odf_common.metadata.steps import ReadStep, ReadStepParquet
+from odf_common.metadata.events import AddPushSource, ReadStep, ReadStepParquet
 from odf_ingest.merge.difference import MAX_PLACES, RepeatedKey
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.read import (

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.columns import Operation
-from odf_common.data.stored_types import TIMESTAMP
+from odf_common.data.columns import TIMESTAMP, Operation
 from odf_common.errors import InvalidInput
+from odf_common.metadata.events import MergeStrategyChangelogStream, MergeStrategyUpsertStream
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream
 from odf_ingest.prepare.plan import Plan
 from odf_ingest.read.types.conversions import convert_column
 from odf_ingest.read.types.kinds import TimeFormats

@@ -8,10 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import TIMESTAMP, stored_schema
+from odf_common.data.columns import TIMESTAMP, stored_schema
 from odf_common.hashing.logical import UnhashableType, check_hashable
-from odf_common.metadata.events import AddPushSource, DatasetVocabulary
-from odf_common.metadata.steps import MergeStrategyChangelogStream, MergeStrategyUpsertStream
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    MergeStrategyChangelogStream,
+    MergeStrategyUpsertStream,
+)
 from odf_ingest.read.types.type_names import type_name
 
 

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.columns import Operation
-from odf_common.data.stored_types import TIMESTAMP
+from odf_common.data.columns import TIMESTAMP, Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
     ReadStepCsv,

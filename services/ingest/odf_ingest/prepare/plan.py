@@ -11,8 +11,15 @@ from odf_common.chain.state import ChainState
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource, DatasetVocabulary, SetDataSchema
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepEsriShapefile, ReadStepParquet
+from odf_common.metadata.events import (
+    AddPushSource,
+    DatasetVocabulary,
+    ReadStep,
+    ReadStepCsv,
+    ReadStepEsriShapefile,
+    ReadStepParquet,
+    SetDataSchema,
+)
 from odf_common.ports.engine import IsWanted, always
 from odf_ingest.history.align_columns import data_columns
 from odf_ingest.merge.strategies import key_columns, takes_whole_batches

@@ -15,13 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.columns import normalize_timestamps
-from odf_common.data.stored_types import as_stored
-from odf_common.data.years import first_unknown_year
+from odf_common.data.columns import as_stored, normalize_timestamps
+from odf_common.data.time_format import first_unknown_year
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddPushSource
+from odf_common.metadata.events import (
+    AddPushSource,
+    MergeStrategyUpsertStream,
+    ReadStepEsriShapefile,
+    ReadStepParquet,
+)
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyUpsertStream, ReadStepEsriShapefile, ReadStepParquet
 from odf_ingest.merge.strategies import key_columns, operation_faults, takes_whole_batches
 from odf_ingest.message_columns import MessageColumns
 from odf_ingest.prepare.bad_rows import BadRows, RefusedRows, RejectedRows, TextRows

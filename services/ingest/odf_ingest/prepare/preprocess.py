@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from odf_common.errors import InvalidInput, VerificationFailed, is_transient
 from odf_common.metadata.engine_messages import RawQueryRequest
-from odf_common.metadata.steps import Transform
+from odf_common.metadata.events import Transform
 from odf_common.ports.engine import Engine, IsWanted
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import TopicInfo, Topics
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_ingest.commit.committer import position_of

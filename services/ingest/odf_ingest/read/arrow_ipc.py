@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.codec.flatbuffers.untrusted_buffer import Source
-from odf_common.data.decoded_size import expanded_bytes
 from odf_common.data.json_values import plain, record_rows
+from odf_common.data.slices import expanded_bytes
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.events import ReadStepParquet
 from odf_ingest.read.format import infer_records, read_records
 from odf_ingest.read.types.columns import extend_columns
 from odf_ingest.read.types.kinds import UUID

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from odf_common.metadata.steps import ReadStep
+from odf_common.metadata.events import ReadStep
 from odf_ingest.errors import UnsupportedStep
 
 

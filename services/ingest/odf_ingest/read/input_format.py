@@ -8,7 +8,7 @@ from typing import Final, Self
 from odf_common.codec.plain_values import camel
 from odf_common.data.read_options import require_options
 from odf_common.errors import InvalidInput, nearest
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     ReadStep,
     ReadStepCsv,
     ReadStepEsriShapefile,

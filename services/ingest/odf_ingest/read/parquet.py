@@ -5,9 +5,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_common.data.decoded_size import parquet_text_bytes
+from odf_common.data.slices import parquet_text_bytes
 from odf_common.errors import InvalidInput, is_transient
-from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.events import ReadStepParquet
 from odf_ingest.read.whole_table import (
     DECODING,
     MAX_DECODED_BYTES,

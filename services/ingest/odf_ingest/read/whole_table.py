@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from odf_common.adapters.memory import DecodeBudget, max_decoded_bytes
-from odf_common.data.decoded_size import row_width
-from odf_common.data.stored_types import stored_type
+from odf_common.data.columns import stored_type
+from odf_common.data.slices import row_width
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.events import ReadStepParquet
 from odf_ingest.errors import UnsupportedStep
 from odf_ingest.read.format import infer_batch, read_batch, read_file
 from odf_ingest.read.types.columns import extend_columns, unconvertible, unconvertible_values

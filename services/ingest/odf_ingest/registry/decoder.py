@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepNdJson
 from odf_ingest.message_columns import KEY_SCHEMA, VALUE_SCHEMA, Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch
 from odf_ingest.prepare.debezium_values import with_logical_types

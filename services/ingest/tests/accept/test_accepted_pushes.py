@@ -14,7 +14,7 @@ import pytest
 from odf_testing.guarded import GuardedDict
 
 from odf_common.errors import Refused, StorageUnavailable, Unavailable
-from odf_common.metadata.steps import MergeStrategyLedger
+from odf_common.metadata.events import MergeStrategyLedger
 from odf_common.ports.clock import Backoff
 from odf_common.service.outages import SilentParts
 from odf_ingest import accepted_pushes as module

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from odf_testing.profiles import examples
 from odf_testing.table_batch import TableBatch
 
-from odf_common.data.columns import normalize_timestamps
+from odf_common.data.columns import as_stored, normalize_timestamps
 from odf_common.data.slices import read_slice
-from odf_common.data.stored_types import as_stored
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, AddPushSource
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -30,8 +30,8 @@ from odf_common.metadata.steps import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
-    Strings,
 )
+from odf_common.metadata.scalars import Strings
 from odf_common.ports.store import ObjectKind
 from odf_ingest.source_settings import Retractions, SourceSettings, save_settings
 

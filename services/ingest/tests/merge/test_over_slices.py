@@ -19,9 +19,10 @@ from odf_testing.table_batch import TableBatch
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.events import AddPushSource, DisablePushSource
-from odf_common.metadata.steps import (
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import (
+    AddPushSource,
+    DisablePushSource,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from odf_common.data.columns import Operation
 from odf_common.data.slices import hash_slice, read_slice, write_slice
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    DatasetVocabulary,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategySnapshot,

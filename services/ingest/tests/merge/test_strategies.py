@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    DatasetVocabulary,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
-    Strings,
 )
+from odf_common.metadata.scalars import Strings
 from odf_ingest.errors import IncompleteCorrection, OperationsMismatched, SnapshotRetractsTooMuch
 from odf_ingest.history.dataset_history import Fresh
 from odf_ingest.history.indexes import CurrentRows, KeyIndex

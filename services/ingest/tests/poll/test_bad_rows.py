@@ -14,7 +14,17 @@ from odf_testing.webserver import Page, PageServer
 
 from odf_common.dataset.open_rejects import open_rejects, rejecting_sources, source_progress
 from odf_common.errors import InvalidInput, OdfError, Unavailable
-from odf_common.metadata.events import SourceState
+from odf_common.metadata.events import (
+    MergeStrategyChangelogStream,
+    MergeStrategySnapshot,
+    ReadStep,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdGeoJson,
+    ReadStepNdJson,
+    ReadStepParquet,
+    SourceState,
+)
 from odf_common.metadata.fetching import (
     CompressionFormat,
     FetchStepFilesGlob,
@@ -24,16 +34,6 @@ from odf_common.metadata.fetching import (
     PrepStepDecompress,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
-    MergeStrategyChangelogStream,
-    MergeStrategySnapshot,
-    ReadStep,
-    ReadStepCsv,
-    ReadStepJson,
-    ReadStepNdGeoJson,
-    ReadStepNdJson,
-    ReadStepParquet,
-)
 from odf_ingest.commit.committer import BatchCommitter
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.errors import CannotRetry, TooManyRejected

@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.events import AddData, SetPollingSource
+from odf_common.metadata.events import AddData, MergeStrategySnapshot, ReadStepCsv, SetPollingSource
 from odf_common.metadata.fetching import EnvVar, FetchStepContainer
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepCsv
 from odf_ingest.poll.poll_errors import (
     CommandFailed,
     ForeignSource,

@@ -11,7 +11,13 @@ from odf_testing.builders import a_chain, a_polling_source, a_schema, a_seed
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import (
+    AddData,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepCsv,
+    ReadStepNdJson,
+)
 from odf_common.metadata.fetching import (
     CompressionFormat,
     EventTimeSourceFromPath,
@@ -22,7 +28,6 @@ from odf_common.metadata.fetching import (
     SourceOrdering,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepCsv, ReadStepNdJson
 from odf_ingest.commit.committer import BatchCommitter, CommitQueues, Pools, Proposals
 from odf_ingest.commit.slice_writer import Drafter
 from odf_ingest.poll.poll_errors import (

@@ -19,10 +19,16 @@ import pytest
 from odf_testing.ftpserver import PASSWORD, USER, FolderServer, serving_ftp
 from odf_testing.webserver import Page, PageServer
 
-from odf_common.adapters.live_sockets import CONNECT_SECONDS
-from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.adapters.networks import CONNECT_SECONDS, AddressForbidden, Networks
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import (
+    AddData,
+    MergeStrategyAppend,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepCsv,
+    ReadStepNdJson,
+)
 from odf_common.metadata.fetching import (
     CompressionFormat,
     FetchStep,
@@ -33,13 +39,6 @@ from odf_common.metadata.fetching import (
     RequestHeader,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
-    MergeStrategyAppend,
-    MergeStrategyLedger,
-    MergeStrategySnapshot,
-    ReadStepCsv,
-    ReadStepNdJson,
-)
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.fetch import fetch_step, ftp
 from odf_ingest.poll.poll_errors import NothingAtSource, SourceRefusedRequest, SourceUnreachable, TooLarge

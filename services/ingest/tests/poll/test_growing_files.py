@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     ReadStepCsv,
     ReadStepJson,
     ReadStepNdJson,
 )
+from odf_common.metadata.fetching import FetchStepFilesGlob, FetchStepUrl
 from odf_ingest.poll.fetch import files_glob
 from odf_ingest.poll.poll_errors import FileReplaced, LastLineContinued, SourceUnreachable
 from odf_ingest.poll.poller import PollSummary

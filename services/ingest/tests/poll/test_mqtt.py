@@ -14,7 +14,13 @@ from odf_testing.mqttbroker import MqttBroker, require_mosquitto, serving_mqtt
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.dataset.open_rejects import source_progress
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.metadata.events import AddData, SetPollingSource
+from odf_common.metadata.events import (
+    AddData,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepNdJson,
+    SetPollingSource,
+)
 from odf_common.metadata.fetching import (
     CompressionFormat,
     FetchStepMqtt,
@@ -22,7 +28,6 @@ from odf_common.metadata.fetching import (
     MqttTopicSubscription,
     PrepStepDecompress,
 )
-from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
 from odf_ingest.poll.fetch import mqtt, mqtt_session
 from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import PacketType

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import AddData, MergeStrategySnapshot, ReadStepNdJson
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
-from odf_common.metadata.steps import MergeStrategySnapshot, ReadStepNdJson
 from odf_ingest.poll.fetch import mqtt_session
 from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import Packet, PacketType, confirmation, number_of, split

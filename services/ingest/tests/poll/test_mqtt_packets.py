@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.events import AddData
+from odf_common.metadata.events import AddData, ReadStepNdJson
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos, MqttTopicSubscription
-from odf_common.metadata.steps import ReadStepNdJson
 from odf_ingest.poll.fetch.fetch_step import MqttLimits
 from odf_ingest.poll.fetch.mqtt_packets import (
     MAX_STRING_BYTES,

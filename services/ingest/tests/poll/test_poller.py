@@ -15,7 +15,16 @@ from odf_testing.webserver import Page, PageServer
 
 from odf_common.dataset.open_rejects import POLLED, Numbers
 from odf_common.errors import InvalidInput, NotFound, StorageUnavailable
-from odf_common.metadata.events import AddData, DisablePollingSource, SetInfo, SetPollingSource, SourceState
+from odf_common.metadata.events import (
+    AddData,
+    DisablePollingSource,
+    MergeStrategyLedger,
+    MergeStrategySnapshot,
+    ReadStepNdJson,
+    SetInfo,
+    SetPollingSource,
+    SourceState,
+)
 from odf_common.metadata.fetching import (
     EventTimeSourceFromMetadata,
     EventTimeSourceFromPath,
@@ -27,7 +36,6 @@ from odf_common.metadata.fetching import (
     FetchStepUrl,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger, MergeStrategySnapshot, ReadStepNdJson
 from odf_common.ports.store import CatalogEntry, block_reader
 from odf_ingest.control.source_control import SourceControl, SourceView
 from odf_ingest.poll import poller as poller_module

@@ -13,8 +13,8 @@ import pytest
 import shapefile
 from odf_testing.webserver import Page, PageServer
 
+from odf_common.metadata.events import MergeStrategyAppend, MergeStrategySnapshot, ReadStepEsriShapefile
 from odf_common.metadata.fetching import FetchStepUrl
-from odf_common.metadata.steps import MergeStrategyAppend, MergeStrategySnapshot, ReadStepEsriShapefile
 from odf_ingest.poll.poller import PollSummary
 
 SAMPLES: Final = Path(sys.prefix) / "share" / "odf" / "samples"  # where `make testsetup` puts them

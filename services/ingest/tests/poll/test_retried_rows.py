@@ -14,18 +14,10 @@ from odf_testing.letters import StoredLetters
 from odf_testing.mqttbroker import serving_mqtt
 from odf_testing.webserver import Page, PageServer
 
-from odf_common.chain.add_data import add_data_event
+from odf_common.chain.build_blocks import add_data_event
 from odf_common.dataset.open_rejects import Numbers
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.metadata.fetching import (
-    EventTimeSourceFromPath,
-    FetchStepFilesGlob,
-    FetchStepMqtt,
-    FetchStepUrl,
-    MqttQos,
-    MqttTopicSubscription,
-)
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -33,6 +25,14 @@ from odf_common.metadata.steps import (
     ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
+)
+from odf_common.metadata.fetching import (
+    EventTimeSourceFromPath,
+    FetchStepFilesGlob,
+    FetchStepMqtt,
+    FetchStepUrl,
+    MqttQos,
+    MqttTopicSubscription,
 )
 from odf_common.ports.bus import StoredLetter
 from odf_ingest.commit.committer import BatchCommitter

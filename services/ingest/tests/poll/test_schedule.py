@@ -13,7 +13,7 @@ from odf_testing.webserver import Page, PageServer
 from structlog.testing import capture_logs
 
 from odf_common.errors import InvalidInput, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.fetching import FetchStepUrl
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff

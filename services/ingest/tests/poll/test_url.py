@@ -13,7 +13,7 @@ from odf_testing.webserver import Page, PageServer, serving_pages
 from odf_common.adapters.networks import AddressForbidden, Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, SetPollingSource
+from odf_common.metadata.events import AddData, MergeStrategySnapshot, SetPollingSource
 from odf_common.metadata.fetching import (
     CompressionFormat,
     FetchStepUrl,
@@ -22,7 +22,6 @@ from odf_common.metadata.fetching import (
     SourceCachingForever,
 )
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategySnapshot
 from odf_common.ports.clock import Backoff
 from odf_ingest.poll.fetch import fetch_step
 from odf_ingest.poll.fetch.fetch_step import Context, Limits

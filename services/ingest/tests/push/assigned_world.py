@@ -8,7 +8,7 @@ from typing import Any
 from odf_testing.memory_store import MemoryCatalog
 
 from odf_common.errors import InvalidInput, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.push.batches.source import BatchLimits, PushSource
 from odf_ingest.push.lifecycle.assigned_sources import AssignedSources

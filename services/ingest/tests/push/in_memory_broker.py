@@ -14,7 +14,7 @@ from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import Chunk, PollResult
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.metadata.steps import MergeStrategyLedger
+from odf_common.metadata.events import MergeStrategyLedger
 from odf_common.ports.bus import NOTIFICATIONS, TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress

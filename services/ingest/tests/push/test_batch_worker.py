@@ -13,7 +13,7 @@ from odf_testing.ingest_batches import a_message_batch
 from prometheus_client import REGISTRY
 
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     ReadStepNdJson,

@@ -15,15 +15,15 @@ from odf_testing.ingest_batches import commit_file
 
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import fold
+from odf_common.data.columns import stored_schema
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.data.slices import hash_slice, slice_schema
-from odf_common.data.stored_types import stored_schema
 from odf_common.errors import InvalidInput, StorageUnavailable
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
-from odf_common.metadata.events import AddData, AddPushSource, DisablePollingSource, SetDataSchema
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.hashing.multihash import Multihash, physical_hash
+from odf_common.metadata.events import (
+    AddData,
+    AddPushSource,
+    DisablePollingSource,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyLedger,
@@ -31,7 +31,9 @@ from odf_common.metadata.steps import (
     MergeStrategyUpsertStream,
     ReadStepCsv,
     ReadStepNdJson,
+    SetDataSchema,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import ObjectKind, block_reader
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.history import indexes

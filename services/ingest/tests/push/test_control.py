@@ -8,8 +8,7 @@ from odf_testing.schedule import NoSchedule
 
 from odf_common.codec.envelopes import Envelope, envelope
 from odf_common.errors import InvalidInput, Refused, Unavailable
-from odf_common.metadata.events import AddData
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson
+from odf_common.metadata.events import AddData, MergeStrategyChangelogStream, ReadStepNdJson
 from odf_common.ports.bus import COORDINATOR_REPLIES, DeadLetter
 from odf_common.proto.odf.bus.v1.bus_pb2 import Propose, SourceCommand
 from odf_common.service.request_reply import Replies

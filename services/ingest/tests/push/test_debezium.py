@@ -14,8 +14,7 @@ from odf_testing.ingest_batches import a_message_batch, commit_file
 from odf_testing.letters import StoredLetters
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
@@ -24,6 +23,7 @@ from odf_common.metadata.steps import (
     ReadStepCsv,
     ReadStepNdJson,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_ingest.message_columns import ColumnNames, Envelope, KeyFormat, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.debezium import unwrap_changes

@@ -14,9 +14,9 @@ from odf_testing.ingest_batches import EVENT_TIME, commit_file
 from odf_common.chain.build_blocks import ClockBehind
 from odf_common.errors import InvalidInput, NotFound, Refused, StorageUnavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, DisablePushSource, SetDataSchema, SetVocab
-from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddData,
+    DisablePushSource,
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
@@ -24,7 +24,10 @@ from odf_common.metadata.steps import (
     ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
+    SetDataSchema,
+    SetVocab,
 )
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS, Timestamp
 from odf_common.ports.engine import QueryNotWanted
 from odf_ingest.commit.committer import Outcome
 from odf_ingest.commit.file_commit import FileCommit, chosen_source, digest_of

@@ -11,8 +11,12 @@ import pytest
 from odf_testing.builders import a_query
 from odf_testing.table_batch import TableBatch
 
-from odf_common.metadata.events import DisablePushSource
-from odf_common.metadata.steps import MergeStrategyChangelogStream, ReadStepNdJson, Transform
+from odf_common.metadata.events import (
+    DisablePushSource,
+    MergeStrategyChangelogStream,
+    ReadStepNdJson,
+    Transform,
+)
 from odf_common.ports.engine import IsWanted
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import SourceStopped, SourceWaiting

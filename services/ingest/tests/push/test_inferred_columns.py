@@ -12,9 +12,8 @@ from odf_testing.builders import a_query
 from odf_testing.ingest_batches import a_message_batch, commit_file, commit_messages
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    DatasetVocabulary,
     MergeStrategy,
     MergeStrategyAppend,
     MergeStrategySnapshot,
@@ -24,6 +23,7 @@ from odf_common.metadata.steps import (
     ReadStepParquet,
     Transform,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import IsWanted
 from odf_ingest.history.align_columns import align_columns
 from odf_ingest.prepare.preparer import Preparer

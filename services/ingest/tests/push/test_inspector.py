@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import StorageUnavailable, VerificationFailed
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import PERIODIC_SHARE
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest.push.lifecycle import inspector as inspector_module

@@ -19,7 +19,7 @@ from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet_partitions import Partition
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepNdJson
+from odf_common.metadata.events import ReadStepNdJson
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.committer import Pools

@@ -13,7 +13,7 @@ from odf_testing.builders import a_query
 from odf_testing.ingest_batches import commit_file
 
 from odf_common.errors import InvalidInput, StorageUnavailable
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategy,
     MergeStrategyLedger,
     MergeStrategySnapshot,

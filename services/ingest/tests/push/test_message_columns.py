@@ -14,7 +14,7 @@ from odf_testing.ingest_batches import a_message_batch, commit_messages
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,

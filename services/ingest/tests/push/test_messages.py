@@ -18,9 +18,8 @@ from odf_common.dataset.open_rejects import (
     source_progress,
 )
 from odf_common.errors import Refused, Unavailable
-from odf_common.metadata.events import DisablePushSource, SetVocab
+from odf_common.metadata.events import DisablePushSource, MergeStrategyLedger, ReadStepNdJson, SetVocab
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategyLedger, ReadStepNdJson
 from odf_common.ports.store import ObjectKind
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, RecordRejected, SourceGone, TooManyRejected, TopicReplaced

@@ -18,8 +18,7 @@ from odf_testing.letters import StoredLetters
 
 from odf_common.data.schema_evolution import schema_of_event
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyChangelogStream,
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -30,6 +29,7 @@ from odf_common.metadata.steps import (
     ReadStepNdJson,
     ReadStepParquet,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.errors import CannotRetry
 from odf_ingest.source_settings import BadRecords

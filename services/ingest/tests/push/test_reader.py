@@ -13,14 +13,16 @@ from structlog.testing import capture_logs
 
 from odf_common.adapters.kafka.records import PollResult
 from odf_common.errors import Damaged, Refused, StorageUnavailable, Unavailable
-from odf_common.metadata.events import AddPushSource, DisablePushSource, SetVocab
-from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddPushSource,
+    DisablePushSource,
     MergeStrategyAppend,
     MergeStrategyChangelogStream,
     MergeStrategySnapshot,
     ReadStepNdJson,
+    SetVocab,
 )
+from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
 from odf_ingest import metrics
 from odf_ingest.commit.committer import position_of
 from odf_ingest.errors import PositionChanged, SourceStopped

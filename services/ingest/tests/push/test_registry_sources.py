@@ -15,7 +15,7 @@ from odf_testing.registry import Registry, avro, framed, framed_by_guid, serving
 
 from odf_common.codec.envelopes import body_of
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
     ReadStepCsv,

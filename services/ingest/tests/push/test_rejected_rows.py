@@ -17,8 +17,8 @@ from structlog.testing import capture_logs
 from odf_common.adapters.grpc.server import status_of
 from odf_common.dataset.open_rejects import source_progress
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.metadata.events import AddData, SetVocab
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
+    AddData,
     MergeStrategyAppend,
     MergeStrategyLedger,
     MergeStrategySnapshot,
@@ -26,6 +26,7 @@ from odf_common.metadata.steps import (
     ReadStepJson,
     ReadStepNdJson,
     ReadStepParquet,
+    SetVocab,
 )
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition

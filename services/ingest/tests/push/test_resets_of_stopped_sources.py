@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from odf_common.dataset.open_rejects import KIND
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.metadata.events import AddData, SetVocab, SourceState
-from odf_common.metadata.steps import ReadStepNdJson
+from odf_common.metadata.events import AddData, ReadStepNdJson, SetVocab, SourceState
 from odf_ingest.push.source_topics import Key
 
 from .in_memory_broker import LEDGER, TOPIC, Broker, Running, message, running

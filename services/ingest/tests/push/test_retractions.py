@@ -15,13 +15,13 @@ from odf_testing.ingest_batches import commit_file
 from odf_testing.letters import StoredLetters
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     MergeStrategyChangelogStream,
     MergeStrategyUpsertStream,
     ReadStepNdJson,
     Transform,
 )
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import IsWanted
 from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.prepare.preparer import Preparer

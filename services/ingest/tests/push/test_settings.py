@@ -7,7 +7,7 @@ from odf_testing.registry import framed, serving_registry
 from odf_testing.schedule import NoSchedule
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.events import ReadStepCsv
 from odf_ingest.push.source_topics import Key
 from odf_ingest.source_settings import BadRecords, SourceSettings, load_settings
 

@@ -14,8 +14,7 @@ from odf_testing.builders import a_dataset, a_push_source
 
 from odf_common.adapters.kafka.records import Chunk
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.metadata.events import DatasetVocabulary
-from odf_common.metadata.steps import MergeStrategySnapshot
+from odf_common.metadata.events import DatasetVocabulary, MergeStrategySnapshot
 from odf_ingest.message_columns import ColumnNames, HeaderColumns, MessageColumns
 from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import Plan

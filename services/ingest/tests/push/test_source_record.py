@@ -10,8 +10,7 @@ from odf_testing.builders import a_chain, a_dataset, a_push_source, a_schema, a_
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.metadata.events import AddData
-from odf_common.metadata.steps import ReadStepNdJson
+from odf_common.metadata.events import AddData, ReadStepNdJson
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.position import SourcePosition, TopicPosition

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from odf_common.codec.envelopes import body_of
 from odf_common.errors import InvalidInput, StorageUnavailable, Unavailable
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.steps import ReadStepNdJson, SqlQueryStep
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import ReadStepNdJson, SqlQueryStep
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.engine import QueryNotWanted, QueryTooSlow
 from odf_common.ports.store import CatalogEntry

@@ -11,8 +11,8 @@ from odf_testing.builders import a_dataset
 from odf_testing.guarded import GuardedDict
 from odf_testing.ingest_batches import a_message_batch, commit_messages
 
+from odf_common.metadata.events import MergeStrategySnapshot, MergeStrategyUpsertStream
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import MergeStrategySnapshot, MergeStrategyUpsertStream
 from odf_ingest.commit.committer import Outcome, position_of
 from odf_ingest.commit.watermark import (
     KEEP_WATERMARK,

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from odf_common.data.ddl import ddl_to_schema
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 
 JSON_STEPS: Final = [ReadStepNdJson(), ReadStepJson()]
 STEPS: Final = [*JSON_STEPS, ReadStepCsv()]

@@ -14,7 +14,7 @@ import pytest
 
 from odf_common.adapters.memory import DecodeBudget, MemoryInUse
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepParquet
+from odf_common.metadata.events import ReadStepParquet
 from odf_ingest.read import arrow_ipc, infer_batch, parquet, read_batch, whole_table
 from odf_ingest.read.arrow_ipc import ReadArrowIpc
 

@@ -18,10 +18,11 @@ import shapefile
 from fastavro import schemaless_writer
 from odf_testing.registry import descriptor_of
 
-from odf_common.data.ddl import ddl_to_schema, parse_ddl
+from odf_common.data import ddl
+from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
 from odf_common.hashing.logical import UnhashableType, check_hashable
-from odf_common.metadata.steps import (
+from odf_common.metadata.events import (
     ReadStepCsv,
     ReadStepEsriShapefile,
     ReadStepGeoJson,
@@ -401,7 +402,7 @@ def test_every_type_of_arrow_and_of_ddl_has_a_kind_and_every_kind_its_rules() ->
     assert kinds == set(DECLARED)
     assert TABLE.keys() == {(source, declared) for source in ValueKind for declared in DECLARED}
     assert all(rule.instead for rule in TABLE.values())
-    declarable = {*parse_ddl._SIMPLE.values(), *parse_ddl._UNSIGNED.values()}
+    declarable = {*ddl._SIMPLE.values(), *ddl._UNSIGNED.values()}
     assert declarable <= set(TARGETS)
     for type_ in WITHOUT_COLUMN.values():
         with pytest.raises(UnhashableType):

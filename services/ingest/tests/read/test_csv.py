@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepGeoJson, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepGeoJson, ReadStepJson, ReadStepNdJson
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import infer_records, read_file, read_inferred, read_records, split_file, suspects
 from odf_ingest.read.csv_format.csv_parse import header_names, inferred_types, parse

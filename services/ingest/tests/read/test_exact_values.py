@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.read_options import require_options
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, read_batch, read_file, read_records, suspects
 from odf_ingest.read.isolate_bad_records import isolate_bad_records
 from odf_ingest.read.message_buffer import MessageBuffer

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdGeoJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdGeoJson, ReadStepNdJson
 from odf_ingest.read import infer_batch, infer_records, read_batch, read_inferred, suspects
 from odf_ingest.read.csv_format.csv_parse import why_text
 from odf_ingest.read.isolate_bad_records import isolate_bad_records

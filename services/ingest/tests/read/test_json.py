@@ -14,7 +14,7 @@ from odf_testing.ingest_batches import commit_file
 
 from odf_cli.user_input import with_read_options
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet
+from odf_common.metadata.events import ReadStepCsv, ReadStepJson, ReadStepNdJson, ReadStepParquet
 from odf_ingest.errors import UnsupportedMediaType
 from odf_ingest.read import read_batch, read_file, read_records, split_file
 from odf_ingest.read.arrow_ipc import ReadArrowIpc

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import infer_records, read_batch, read_inferred, read_records, split_file, suspects
 from odf_ingest.read.csv_format.csv_parse import misfits
 from odf_ingest.read.csv_format.csv_records import grammar_of

@@ -12,7 +12,7 @@ import pytest
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_batch, read_file
 from odf_ingest.read.geo import esri_shapefile
 from odf_ingest.read.geo.esri_shapefile import _require_sound, _rings, geometries

@@ -15,7 +15,7 @@ import shapefile
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepEsriShapefile, ReadStepGeoJson, ReadStepNdGeoJson
+from odf_common.metadata.events import ReadStepEsriShapefile, ReadStepGeoJson, ReadStepNdGeoJson
 from odf_ingest.read import infer_records, read_batch, read_file, read_inferred, read_records
 from odf_ingest.read.geo import esri_shapefile
 from odf_ingest.read.geo.esri_shapefile import _logical

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.data.time_format import EPOCHS, time_format
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import read_records
 from odf_ingest.read.json_formats.json_lines import parse_objects
 from odf_ingest.read.types.conversions import convert_column

@@ -13,7 +13,7 @@ import pytest
 
 from odf_common.data.ddl import ddl_to_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 from odf_ingest.prepare.plan import declared_schema
 from odf_ingest.read import read_batch, read_records
 from odf_ingest.read.json_formats.json_lines import parse_objects

@@ -26,8 +26,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import Incarnation, id_of
 from odf_sync.access.rules import Account, Role, Scope, Visibility
 from odf_sync.private_database import Definition, PrivateDatabase

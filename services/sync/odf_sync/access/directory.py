@@ -22,8 +22,7 @@ import structlog
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
-from odf_common.identity.dataset_refs import Alias, Name, parse_alias
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import Alias, DatasetId, Name, parse_alias
 from odf_common.identity.keys import generate
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import (

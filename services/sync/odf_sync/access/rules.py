@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum, auto
 from typing import Final
 
-from odf_common.identity.dataset_refs import Name
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import Incarnation
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
 from odf_common.service.audit import bound_text

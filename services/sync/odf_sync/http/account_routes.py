@@ -21,8 +21,7 @@ from aiohttp import hdrs, web
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.errors import InvalidInput
-from odf_common.identity.dataset_refs import parse_alias
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId, parse_alias
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog
 from odf_sync.access.access_store import PARALLEL_HASHES, Token

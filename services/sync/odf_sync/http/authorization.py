@@ -12,8 +12,7 @@ from typing import Final
 from aiohttp import web
 
 from odf_common.errors import InvalidInput, OdfError
-from odf_common.identity.dataset_refs import Alias, parse_alias
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import Alias, DatasetId, parse_alias
 from odf_common.ports.store import Catalog, CatalogEntry, new_creation
 from odf_common.service.protection import why_another_user, why_not_local
 from odf_sync.access.access_store import AccessStore

@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from prometheus_client import Counter, Gauge
 
-from odf_common.adapters.live_sockets import WHILE_IDLE, watch
+from odf_common.adapters.networks import WHILE_IDLE, watch
 
 BACKLOG_CONNECTIONS: Final = 128  # connections that the system holds until they are accepted
 HANDSHAKE_SECONDS: Final = 10.0  # of TLS

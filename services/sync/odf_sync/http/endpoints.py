@@ -21,7 +21,7 @@ from aiohttp.typedefs import Middleware
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import NotFound, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address, is_proxy

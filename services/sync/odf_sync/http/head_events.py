@@ -19,7 +19,7 @@ from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Envelope
 from odf_common.dataset.state_cache import ChainStates
 from odf_common.errors import OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.consumer.consumer_loop import OutgoingMessage, Subscription

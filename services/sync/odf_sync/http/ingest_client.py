@@ -9,7 +9,7 @@ import grpc
 import structlog
 
 from odf_common.adapters.grpc.client import RemoteError, ServiceSilent, channel, error_of
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.errors import OdfError, Unavailable, with_advice
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub

@@ -19,7 +19,7 @@ from aiohttp import ClientError, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from odf_common.adapters.local.faults import waiting_helps
-from odf_common.adapters.local.staging import StagedFile, Staging
+from odf_common.adapters.local.process_files import StagedFile, Staging
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidInput, OdfError, StorageUnavailable, nearest, with_advice
 from odf_common.metadata.scalars import Timestamp

@@ -23,7 +23,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_sync.access.rate_limits import Pace, pace_of_body, shares_of_bodies
 from odf_sync.smart.archive import ARCHIVE_BYTES_LIMIT

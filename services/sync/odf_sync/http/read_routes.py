@@ -25,7 +25,7 @@ from odf_common.data.slices import read_slice
 from odf_common.dataset.newest_records import newest_records
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import NotFound, StorageUnavailable
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.metadata.events import DataSlice, Seed
 from odf_common.ports.store import CatalogEntry, ObjectKind, block_reader
 from odf_sync.access.access_store import FILE as ACCESS_FILE

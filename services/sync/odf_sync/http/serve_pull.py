@@ -14,7 +14,7 @@ from aiohttp import web
 
 from odf_common.adapters.local.faults import translate_os_errors
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_sync.http.connections import connection_of
 from odf_sync.http.endpoints import counted_caller

@@ -15,7 +15,7 @@ from odf_common.codec.flatbuffers import decode_block
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobStore, CatalogEntry
 from odf_common.service.request_reply import Replies

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from odf_common.adapters.local.staging import Staging
+from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.malformed_requests import count_malformed_requests
 from odf_common.adapters.networks import Networks
 from odf_common.adapters.socket_users import are_users_known

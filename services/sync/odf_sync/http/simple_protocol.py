@@ -26,8 +26,7 @@ from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, ObjectKind
 from odf_sync.access.rules import Action
 from odf_sync.http.connections import SentFile

@@ -14,7 +14,7 @@ from aiohttp import WSCloseCode, hdrs, web
 
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import Damaged, OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.request_reply import Replies
 from odf_common.service.settings import Settings

@@ -17,8 +17,7 @@ from odf_common.chain.walk import fold
 from odf_common.dataset.signature_check import stored_signature
 from odf_common.errors import Damaged, InvalidInput, NotFound, OdfError
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import NAMED_BY_CONTENT, PRIVATE_MARK, ObjectKind, require_unmoved
 from odf_common.service.settings import TENANCY_FILE
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, CHUNK_BYTES, RemoteDataset, Sink

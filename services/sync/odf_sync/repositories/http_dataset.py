@@ -8,8 +8,7 @@ from typing import Any, Final, Self
 
 import urllib3
 
-from odf_common.adapters.live_sockets import CONNECT_SECONDS
-from odf_common.adapters.networks import PUBLIC, AddressForbidden, Networks, cause_of
+from odf_common.adapters.networks import CONNECT_SECONDS, PUBLIC, AddressForbidden, Networks, cause_of
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash

@@ -10,13 +10,13 @@ from odf_common.adapters.repository_urls import SMART_PREFIX, dataset_url, requi
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.identity.dataset_refs import (
     AmbiguousAlias,
+    DatasetId,
     Name,
     RemoteAlias,
     RemoteId,
     Url,
     parse_ref_any,
 )
-from odf_common.identity.did import DatasetId
 from odf_sync.access.remote_login import AccessDenied, NothingVisible, TokenFor, no_token
 from odf_sync.repositories.http_dataset import UnexpectedStatus, read_document
 

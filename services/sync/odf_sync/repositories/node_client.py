@@ -20,8 +20,7 @@ from urllib.parse import urljoin
 import urllib3
 from urllib3.util import parse_url
 
-from odf_common.adapters.live_sockets import ALWAYS, Options
-from odf_common.adapters.networks import DEFAULT_PORTS, Networks, Pools, restricted_pools
+from odf_common.adapters.networks import ALWAYS, DEFAULT_PORTS, Networks, Options, Pools, restricted_pools
 from odf_common.errors import InvalidInput, Unavailable
 from odf_sync.access.rate_limits import Pace
 

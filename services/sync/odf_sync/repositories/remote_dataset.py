@@ -9,7 +9,7 @@ from typing import BinaryIO, Final, Protocol
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import ObjectKind
 
 BLOCK_LIMIT: Final = 64 * 1024 * 1024  # bytes; blocks may hold attachments

@@ -13,10 +13,8 @@ from odf_common.adapters.s3.bucket import PART_BYTES, Bucket, ObjectDenied
 from odf_common.adapters.s3.location import S3Access, S3Location
 from odf_common.codec.signature import SIZE_LIMIT
 from odf_common.errors import Damaged, InvalidInput, NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.hashing.multihash import Multihash, physical_hash
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.store import MAX_REFERENCE_BYTES, NAMED_BY_CONTENT, ObjectKind, require_unmoved
 from odf_sync.access.remote_login import ObjectForbidden
 from odf_sync.repositories.remote_dataset import BLOCK_LIMIT, RemoteDataset, Sink

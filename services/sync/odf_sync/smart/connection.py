@@ -13,7 +13,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import aiohttp
 
-from odf_common.adapters.live_sockets import CONNECT_SECONDS, is_lost, open_socket
+from odf_common.adapters.networks import CONNECT_SECONDS, is_lost, open_socket
 from odf_common.errors import InvalidInput, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.clock import Backoff

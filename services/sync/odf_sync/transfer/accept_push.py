@@ -12,7 +12,7 @@ from odf_common.codec.flatbuffers import block_hash, decode_block
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.store import ObjectKind
 from odf_common.service.request_reply import Replies
 from odf_sync.smart.archive import ReadSignature, no_signature

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.adapters.repository_urls import hidden_credentials, require_no_credentials
+from odf_common.dataset.dataset_notes import RemoteAliases, change_aliases, remote_aliases
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases, remote_aliases
 from odf_common.errors import InvalidInput, NotFound, OdfError
 from odf_common.identity.dataset_refs import (
+    DatasetId,
     Url,
     is_pattern,
     parse_alias,
@@ -16,7 +17,6 @@ from odf_common.identity.dataset_refs import (
     parse_ref,
     parse_ref_remote,
 )
-from odf_common.identity.did import DatasetId
 from odf_common.ports.store import CatalogEntry, require_entry
 from odf_sync.repositories.smart_dataset import require_pushable
 

@@ -16,8 +16,7 @@ from odf_common.codec.envelopes import body_of
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, Refused, Unavailable
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.bus import COORDINATOR_COMMANDS
 from odf_common.ports.store import BlobStore, Catalog, CatalogEntry, ObjectKind
 from odf_common.proto.odf.bus.v1 import bus_pb2

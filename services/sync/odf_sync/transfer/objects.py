@@ -24,7 +24,7 @@ from odf_common.data.slices import MAX_FOREIGN_BYTES, read_foreign_slice
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable, VerificationFailed
 from odf_common.hashing.logical import logical_hash
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DataEvent, DataSlice, SetDataSchema
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore, Catalog, ObjectKind, block_reader

@@ -14,9 +14,8 @@ from typing import BinaryIO, Final
 
 import structlog
 
-from odf_common.adapters.local.durable import is_same_file
+from odf_common.adapters.local.durable import is_same_file, try_lock
 from odf_common.adapters.local.faults import guarded_methods, translate_os_errors
-from odf_common.adapters.local.scratch import locked_by_name
 from odf_common.errors import OdfError, Unavailable
 from odf_common.hashing.multihash import Multihash
 
@@ -87,7 +86,7 @@ def own_partial_file(folder: Path, name: object) -> Iterator[PartialFile | None]
     path = folder / str(name)
     with translate_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = locked_by_name(path, os.O_CREAT)
+        handle = try_lock(path, os.O_CREAT)
     if handle is None:
         yield None
         return
@@ -118,11 +117,11 @@ def _open(folder: Path, name: str, buffering: int = -1) -> Iterator[tuple[Path, 
     path = folder / name
     with translate_os_errors(path):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = locked_by_name(path, os.O_CREAT)
+        handle = try_lock(path, os.O_CREAT)
         is_shared = handle is not None
         if handle is None:
             path = folder / f"{name}.{uuid.uuid4().hex}"
-            handle = locked_by_name(path, os.O_CREAT)
+            handle = try_lock(path, os.O_CREAT)
             assert handle is not None, "no other process knows the name"
     with os.fdopen(handle, "r+b", buffering) as file, _worth_keeping(path, file, is_found_again=is_shared):
         yield path, file
@@ -160,7 +159,7 @@ def keep_swept(home: Path, stop: threading.Event) -> None:
 
 
 def _remove_old(file: Path) -> None:
-    handle = locked_by_name(file)  # else a transfer would lose a file that it is about to continue
+    handle = try_lock(file)  # else a transfer would lose a file that it is about to continue
     if handle is None:
         return
     try:

@@ -18,8 +18,9 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare_chains import Comparison
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock, raw_blocks
-from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.object_markers import (
+from odf_common.dataset.dataset_notes import (
+    RemoteAliases,
+    change_aliases,
     complete_until,
     drop_noted,
     dropped_blocks,
@@ -27,7 +28,7 @@ from odf_common.dataset.object_markers import (
     note_complete,
     note_drop,
 )
-from odf_common.dataset.remote_aliases import RemoteAliases, change_aliases
+from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.errors import (
     AlreadyExists,
     InvalidInput,
@@ -35,9 +36,7 @@ from odf_common.errors import (
     Unavailable,
 )
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD, split_ref
-from odf_common.identity.dataset_refs import parse_alias
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId, parse_alias, split_ref
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import BlobStore, ObjectKind, block_reader, scratch_folder
 from odf_common.service.request_reply import Replies

@@ -16,12 +16,11 @@ from odf_common.adapters.local.repositories import LocalRepositories
 from odf_common.chain.compare_chains import Ahead, Behind, Diverged, common_block, compare
 from odf_common.chain.walk import ReadBlock, raw_blocks
 from odf_common.codec.flatbuffers import decode_block
+from odf_common.dataset.dataset_notes import change_aliases, remote_aliases
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.remote_aliases import change_aliases, remote_aliases
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.dataset_refs import Alias, parse_alias, parse_ref_any
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import Alias, DatasetId, parse_alias, parse_ref_any
 from odf_common.metadata.events import Seed
 from odf_common.ports.store import BlobReader, ObjectKind, block_reader, unknown_dataset
 from odf_common.service.connections import trusted_networks

@@ -13,15 +13,14 @@ from typing import BinaryIO, Final
 import structlog
 import urllib3
 
-from odf_common.adapters.live_sockets import CONNECT_SECONDS, WHILE_IDLE
-from odf_common.adapters.networks import PUBLIC, Networks
+from odf_common.adapters.networks import CONNECT_SECONDS, PUBLIC, WHILE_IDLE, Networks
 from odf_common.chain.state import ChainState
 from odf_common.chain.walk import ReadBlock
+from odf_common.dataset.dataset_notes import dropped_blocks
 from odf_common.dataset.node_datasets import NodeDatasets
-from odf_common.dataset.object_markers import dropped_blocks
 from odf_common.errors import Conflict, InvalidInput, NotFound, Unavailable, count_of
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import BlobReader, CatalogEntry, block_reader
 from odf_sync.repositories import HttpDataset, Target

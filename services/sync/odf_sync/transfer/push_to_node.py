@@ -15,8 +15,7 @@ from typing import Final
 from odf_common.chain.compare_chains import Behind, Equal, compare
 from odf_common.chain.walk import Link
 from odf_common.errors import InvalidInput, NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash
+from odf_common.hashing.multihash import Multihash, physical_hash
 from odf_common.metadata.events import DatasetKind
 from odf_common.ports.store import block_reader, scratch_folder
 from odf_sync.access.remote_login import authorization

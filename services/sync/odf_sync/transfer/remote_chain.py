@@ -24,7 +24,7 @@ from odf_common.dataset.node_datasets import NodeDatasets, StoredDataset
 from odf_common.dataset.signature_check import SignatureStatus, check_signature, stored_signature
 from odf_common.errors import Conflict, InvalidInput, Unavailable, VerificationFailed, count_of
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import ObjectKind
 from odf_sync.repositories import RemoteDataset
 from odf_sync.repositories.remote_dataset import (

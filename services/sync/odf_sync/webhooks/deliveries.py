@@ -22,8 +22,7 @@ from prometheus_client import Counter
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
 from odf_common.dataset.state_cache import ChainStates
-from odf_common.identity.keys import PrivateKey
-from odf_common.identity.signatures import SignerId
+from odf_common.identity.keys import PrivateKey, SignerId
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog
 from odf_sync.http.head_events import head_facts

@@ -22,8 +22,7 @@ import structlog
 from aiohttp.hdrs import RETRY_AFTER
 from yarl import URL
 
-from odf_common.adapters.live_sockets import open_socket
-from odf_common.adapters.networks import AddressForbidden, Networks
+from odf_common.adapters.networks import AddressForbidden, Networks, open_socket
 from odf_common.errors import OdfError, with_advice
 from odf_sync.http.head_events import Bell, HeadWatch
 from odf_sync.webhooks.deliveries import METHOD, Deliveries

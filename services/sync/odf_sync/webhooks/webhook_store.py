@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from odf_common.errors import AlreadyExists, Damaged, NotFound, Refused
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_sync.private_database import Definition, PrivateDatabase
 

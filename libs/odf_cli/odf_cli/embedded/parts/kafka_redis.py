@@ -28,8 +28,7 @@ from odf_cli.embedded.parts.managed_process import PartSpec
 from odf_cli.embedded.parts.readiness import kafka_answers, kafka_has_topics, kafka_has_users, redis_answers
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK
 from odf_common.adapters.local import durable
-from odf_common.adapters.local.home_secrets import ensure_secret
-from odf_common.adapters.secrets import REDIS_SECRET
+from odf_common.adapters.local.secrets import REDIS_SECRET, ensure_secret
 from odf_common.errors import NotFound
 from odf_common.service.die_with_parent import with_parent_death_signal
 from odf_common.service.settings import Settings

@@ -36,7 +36,7 @@ def kafka_has_topics(settings: Settings) -> Probe:
     """Return a probe: the embedded broker answers; it creates and claims the fixed topics, and admits producers."""
     from odf_common.adapters.kafka.admin import KafkaTopics
     from odf_common.service.connections import kafka_cluster
-    from odf_common.service.node_id import claim_topics
+    from odf_common.service.node_home import claim_topics
 
     is_listening = listens(settings.required("kafka"))
 

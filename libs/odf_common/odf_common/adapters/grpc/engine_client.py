@@ -22,11 +22,11 @@ from odf_common.adapters.grpc.client import (
     channel,
     require_server,
 )
-from odf_common.adapters.grpc.peer_secret import PeerCredentials
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.codec.flatbuffers import decode_message, encode_event, encode_message
 from odf_common.codec.times import time_message, time_of
 from odf_common.errors import InvalidQuery, OdfError
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.engine_messages import (
     RawQueryRequest,
     RawQueryResponse,
@@ -41,8 +41,14 @@ from odf_common.metadata.engine_messages import (
     TransformResponseRoot,
     TransformResponseSuccess,
 )
-from odf_common.metadata.events import DatasetVocabulary, OffsetInterval, SetTransform, TransformInput
-from odf_common.metadata.steps import Strings, Transform
+from odf_common.metadata.events import (
+    DatasetVocabulary,
+    OffsetInterval,
+    SetTransform,
+    Transform,
+    TransformInput,
+)
+from odf_common.metadata.scalars import Strings
 from odf_common.ports.engine import (
     PREPROCESS_INPUT,
     EngineNotAvailable,

@@ -15,12 +15,15 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from odf_common.adapters.grpc.bulkheads import MAX_WORKERS, Bulkheads, Busy, ref_of
 from odf_common.adapters.grpc.calls import (
+    MAX_WORKERS,
+    Bulkheads,
+    Busy,
     Call,
     address_of,
     certificate_name,
     dataset_in,
+    ref_of,
     subject_in,
     user_agent,
 )
@@ -31,14 +34,14 @@ from odf_common.adapters.grpc.client import (
     PING_EVERY_MS,
     PING_TIMEOUT_MS,
 )
-from odf_common.adapters.grpc.peer_secret import (
+from odf_common.adapters.grpc.peer_credentials import (
     KEY,
     CallerUnknown,
     PeerCredentials,
     PeerSecret,
+    PeerTls,
     hash_of_header,
 )
-from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.errors import (

@@ -37,9 +37,14 @@ from odf_common.adapters.kafka.client_config import (
     note_connected,
     unavailable,
 )
-from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.partitioner import partition_of
-from odf_common.adapters.kafka.topic_specs import TopicSpec, missing_topics, node_topic, push_topic
+from odf_common.adapters.kafka.cluster import (
+    KafkaCluster,
+    TopicSpec,
+    missing_topics,
+    node_topic,
+    partition_of,
+    push_topic,
+)
 from odf_common.errors import InvalidInput, NotFound, OdfError, Unavailable
 from odf_common.ports.bus import PARTITIONS, PUSH_TOPICS, TopicInfo
 

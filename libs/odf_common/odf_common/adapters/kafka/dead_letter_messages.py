@@ -14,8 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
-from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.partitioner import partition_of
+from odf_common.adapters.kafka.cluster import KafkaCluster, partition_of
 from odf_common.adapters.kafka.publish import NewMessage, publish_all
 from odf_common.errors import NotFound, Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 
 import structlog
 
-from odf_common.adapters.local import claims, durable, layout
+from odf_common.adapters.local import claims, durable, stores
 from odf_common.adapters.local.faults import (
     LASTING,
     fault,
@@ -31,7 +31,7 @@ from odf_common.adapters.local.faults import (
     translate_os_errors,
 )
 from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound, StorageUnavailable
-from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.identity.dataset_refs import PREFIX, DatasetId
 from odf_common.ports.store import NAME_RECORD, Catalog, CatalogEntry, Claim
 
 log = structlog.stdlib.get_logger(__name__)
@@ -157,11 +157,11 @@ class LocalCatalog(Catalog):
 
     def claim(self, dataset: DatasetId) -> Claim | None:
         """Claim a dataset, with the record that a killed process may have left; None while another claim is held."""
-        return claims.take(self._home / "claims", dataset)
+        return claims.try_claim(self._home / "claims", dataset)
 
     def claims(self) -> tuple[CatalogEntry, ...]:
         """Return the records of all claims, held or abandoned."""
-        return tuple(claims.records(self._home / "claims"))
+        return tuple(claims.read_claims(self._home / "claims"))
 
     def unreadable(self) -> tuple[str, ...]:
         """Return the names whose files cannot be read, so that their datasets are unknown."""
@@ -171,8 +171,8 @@ class LocalCatalog(Catalog):
         """Iterate over datasets with objects but without a name, ever, last written before (epoch seconds)."""
         by_id = self._read().by_id
         for dataset in self._folders() if among is None else among:
-            folder = layout.dataset_folder(self._home, dataset)
-            records = folder / "info" / "alias", layout.note_file(self._home, dataset, NAME_RECORD)
+            folder = stores.dataset_folder(self._home, dataset)
+            records = folder / "info" / "alias", stores.note_file(self._home, dataset, NAME_RECORD)
             if (
                 dataset not in by_id
                 and not any(durable.exists(record) for record in records)
@@ -219,7 +219,7 @@ class LocalCatalog(Catalog):
         """Return whether a name is readable, and equal to its copy in the dataset's folder."""
         try:
             entry = _parse(self._names / name)
-            record = _parse(layout.note_file(self._home, entry.dataset_id, NAME_RECORD), name)
+            record = _parse(stores.note_file(self._home, entry.dataset_id, NAME_RECORD), name)
         except (CorruptName, FileNotFoundError):
             return False
         return record == entry and self._recorded_alias(entry.dataset_id) == entry.alias
@@ -234,22 +234,22 @@ class LocalCatalog(Catalog):
         if len(datasets) != 1:
             return None
         try:
-            return _parse(layout.note_file(self._home, datasets[0], NAME_RECORD), name)
+            return _parse(stores.note_file(self._home, datasets[0], NAME_RECORD), name)
         except (CorruptName, FileNotFoundError):  # made by an earlier release
             return CatalogEntry(alias=self._recorded_alias(datasets[0]), dataset_id=datasets[0])
 
     def _recorded_alias(self, dataset: DatasetId) -> str:
         """Return the name that a dataset's folder publishes to other nodes; empty if there is none."""
         try:
-            file = layout.dataset_folder(self._home, dataset) / "info" / "alias"
+            file = stores.dataset_folder(self._home, dataset) / "info" / "alias"
             return read_file(file).decode(errors="replace")
         except OSError:
             return ""
 
     def _record(self, entry: CatalogEntry) -> None:
         """Record the name in the dataset's folder: for this node, and for nodes that pull from it."""
-        durable.write(layout.note_file(self._home, entry.dataset_id, NAME_RECORD), _text(entry))
-        info = layout.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
+        durable.write(stores.note_file(self._home, entry.dataset_id, NAME_RECORD), _text(entry))
+        info = stores.dataset_folder(self._home, entry.dataset_id) / "info" / "alias"
         durable.write(info, entry.alias.encode())
 
     def _folders(self) -> Iterator[DatasetId]:

@@ -4,7 +4,6 @@ The lock on the file is the claim, so it ends exactly when its process ends: a p
 its claim. The file's content records what that process may leave behind.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import structlog
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded_methods, read_file
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import PREFIX, DatasetId
+from odf_common.identity.dataset_refs import PREFIX, DatasetId
 from odf_common.ports.store import CatalogEntry, Claim
 
 log = structlog.stdlib.get_logger(__name__)
@@ -66,26 +65,21 @@ class LocalClaim(Claim):
             self._handle = None
 
 
-def take(folder: Path, dataset: DatasetId) -> LocalClaim | None:
-    """Return the claim on a dataset; None while another thread or process holds it."""
+def try_claim(folder: Path, dataset: DatasetId) -> LocalClaim | None:
+    """Return the claim on a dataset; None while another thread or process holds it, or removes its file."""
     durable.make_folder(folder)
     file = folder / dataset.folder
-    while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if durable.is_same_file(file, handle):
-                return LocalClaim(file, handle, dataset)
-        except BlockingIOError:
-            os.close(handle)
-            return None
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)  # settled between opening and locking: the open file was removed
+    handle = durable.try_lock(file, os.O_CREAT)
+    if handle is None:
+        return None
+    try:
+        return LocalClaim(file, handle, dataset)
+    except BaseException:
+        os.close(handle)
+        raise
 
 
-def records(folder: Path) -> Iterator[CatalogEntry]:
+def read_claims(folder: Path) -> Iterator[CatalogEntry]:
     """Iterate over the records of all claims, held or abandoned."""
     try:
         files = sorted(folder.iterdir())

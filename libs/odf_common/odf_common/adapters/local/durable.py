@@ -247,16 +247,34 @@ def lock_file(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
 def _locked_handle(file: Path, wait_seconds: float) -> int:
     make_folder(file.parent)  # durably: who writes next to the lock takes the folder for durable
     deadline = time.monotonic() + wait_seconds
-    while True:
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            _flock(handle, file, deadline, wait_seconds)
-            if is_same_file(file, handle):
-                return handle
-        except BaseException:
+    for tries in count(1):
+        handle = try_lock(file, os.O_CREAT)
+        if handle is not None:
+            return handle
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(LOCK_POLL.pause(tries))
+    holder = _holder(file)
+    by = "another process" if holder is None else f"process {holder}"
+    raise LockHeld(what=f"lock {file.name}", why=f"{by} has held it for {wait_seconds:g} s", holder=holder)
+
+
+def try_lock(file: Path, flags: int = 0) -> int | None:
+    """Lock a file and return its handle; None if it is locked, missing, or was removed in the meantime."""
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CLOEXEC | flags, 0o644)
+    except FileNotFoundError:
+        return None
+    is_locked = False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked = is_same_file(file, handle)
+    except BlockingIOError:
+        pass
+    finally:
+        if not is_locked:  # an error must not keep the lock, either
             os.close(handle)
-            raise
-        os.close(handle)  # removed between opening and locking
+    return handle if is_locked else None
 
 
 def is_same_file(file: Path, handle: int) -> bool:
@@ -269,26 +287,10 @@ def is_same_file(file: Path, handle: int) -> bool:
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
-def _flock(handle: int, file: Path, deadline: float, wait_seconds: float) -> None:
-    for tries in count(1):
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                holder = _holder(handle)
-                by = "another process" if holder is None else f"process {holder}"
-                raise LockHeld(
-                    what=f"lock {file.name}", why=f"{by} has held it for {wait_seconds:g} s", holder=holder
-                ) from error
-            time.sleep(LOCK_POLL.pause(tries))
-        else:
-            return
-
-
-def _holder(handle: int) -> int | None:
-    """Return the process that holds a lock on an open file, if the system reports it."""
-    inode = str(os.fstat(handle).st_ino)
+def _holder(file: Path) -> int | None:
+    """Return the process that holds a lock on a file, if the system reports it."""
     with contextlib.suppress(OSError, ValueError):
+        inode = str(file.stat().st_ino)
         for line in Path("/proc/locks").read_text().splitlines():
             # 1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF; a waiting one has "->" after its number
             parts = line.split()

@@ -8,7 +8,7 @@ from typing import BinaryIO
 from odf_common.adapters.local.faults import guarded_methods, open_file, open_to_read, read_file, size_of
 from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.branch_names import HEAD
+from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.store import MAX_REFERENCE_BYTES, ObjectKind
 
 

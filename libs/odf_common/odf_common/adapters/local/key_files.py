@@ -10,7 +10,7 @@ from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import open_file, translating_os_errors
 from odf_common.errors import InvalidInput, NotFound, Refused
 from odf_common.identity import keys
-from odf_common.identity.did import KEY_BYTES, DatasetId
+from odf_common.identity.dataset_refs import KEY_BYTES, DatasetId
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import Catalog
 

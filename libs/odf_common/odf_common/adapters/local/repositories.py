@@ -10,7 +10,7 @@ from odf_common.adapters.repository_urls import repository_url
 from odf_common.codec.manifests import repository_from_text, repository_to_yaml
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import Name
-from odf_common.metadata.manifest_contents import Repository
+from odf_common.metadata.events import Repository
 
 FOLDER: Final = "repositories"
 SUFFIX: Final = ".yaml"

@@ -8,13 +8,11 @@ verifier and sync all admit blocks here. That a block's hash matches its bytes i
 from collections.abc import Callable
 from typing import Final
 
-from odf_common.chain.fold import after, begin
 from odf_common.chain.rules import data_events, sources, structure, transforms
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import ChainState, after, begin
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import AddData, ExecuteTransform, MetadataEvent, Seed
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import AddData, ExecuteTransform, MetadataBlock, MetadataEvent, Seed
 
 FirstRule = Callable[[MetadataBlock], str | None]
 Rule = Callable[[ChainState, MetadataBlock], str | None]

@@ -5,8 +5,7 @@ Also those of the schema of the data: which may follow which (wire-facts §5.5, 
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import AddData, DataEvent, SetDataSchema
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.metadata.events import AddData, DataEvent, MetadataBlock, SetDataSchema
 
 
 def watermark_is_kept(past: ChainState, block: MetadataBlock) -> str | None:

@@ -9,10 +9,10 @@ from odf_common.metadata.events import (
     AddPushSource,
     DisablePollingSource,
     DisablePushSource,
+    MetadataBlock,
     SetPollingSource,
 )
 from odf_common.metadata.fetching import FetchStepEthereumLogs
-from odf_common.metadata.manifest_contents import MetadataBlock
 
 
 def polling_source_stands_alone(past: ChainState, block: MetadataBlock) -> str | None:

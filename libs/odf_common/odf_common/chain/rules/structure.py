@@ -5,14 +5,14 @@ A rule returns what is wrong with the block, or None; `chain/rules/__init__.py` 
 
 from typing import Final
 
-from odf_common.chain.fold import event_tag
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import ChainState, event_tag
 from odf_common.metadata.events import (
     DERIVATIVE_ONLY,
     ROOT_ONLY,
     AddPushSource,
     DatasetKind,
     KnownEvent,
+    MetadataBlock,
     Seed,
     SetAttachments,
     SetInfo,
@@ -20,7 +20,6 @@ from odf_common.metadata.events import (
     SetPollingSource,
     UnknownEvent,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
 
 _KNOWN: Final = KnownEvent.__args__
 # No later check depends on the content of these, so they may be unreadable.

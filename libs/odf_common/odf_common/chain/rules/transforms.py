@@ -4,15 +4,15 @@ from collections.abc import Iterator
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import (
     AddPushSource,
     ExecuteTransform,
+    MetadataBlock,
     SetPollingSource,
     SetTransform,
+    TransformSql,
 )
-from odf_common.metadata.manifest_contents import MetadataBlock
-from odf_common.metadata.steps import TransformSql
 
 
 def transform_is_defined_first(past: ChainState, block: MetadataBlock) -> str | None:

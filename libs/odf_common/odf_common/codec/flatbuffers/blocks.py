@@ -12,10 +12,8 @@ from odf_common.codec.flatbuffers.reader import read_root, table_reader, wrapper
 from odf_common.codec.flatbuffers.writer import Buffer, table_writer, union_writer
 from odf_common.codec.model_schema import EVENTS
 from odf_common.errors import InvalidInput
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash_of
-from odf_common.metadata.events import MetadataEvent, UnknownEvent
-from odf_common.metadata.manifest_contents import MetadataBlock
+from odf_common.hashing.multihash import Multihash, physical_hash_of
+from odf_common.metadata.events import MetadataBlock, MetadataEvent, UnknownEvent
 from odf_common.metadata.scalars import Int32, Int64
 
 BLOCK_KIND: Final = 0x400000  # multicodec odf-metadata-block

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from odf_common.adapters.networks import Networks
 from odf_common.errors import OdfError
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import EventTimeSource, FetchStep
 from odf_common.metadata.scalars import Timestamp

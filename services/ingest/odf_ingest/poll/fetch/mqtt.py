@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import Multihash
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepMqtt, MqttQos
 from odf_ingest.commit.position import reading

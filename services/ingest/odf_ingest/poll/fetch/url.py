@@ -17,8 +17,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError
 from urllib3.util import Url, make_headers, parse_url
 
-from odf_common.adapters.live_sockets import CONNECT_SECONDS
-from odf_common.adapters.networks import restricted_pools
+from odf_common.adapters.networks import CONNECT_SECONDS, restricted_pools
 from odf_common.errors import InvalidInput
 from odf_common.metadata.events import SourceState
 from odf_common.metadata.fetching import FetchStepUrl

@@ -8,9 +8,9 @@ from functools import partial
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.chain.state import ChainState
 from odf_common.errors import InvalidInput, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import ReadStepParquet
 from odf_common.metadata.scalars import Timestamp
-from odf_common.metadata.steps import ReadStepParquet
 from odf_ingest.commit.committer import position_of
 from odf_ingest.commit.position import SourcePosition, TopicPosition, key_of_message
 from odf_ingest.commit.rejects import (

@@ -21,7 +21,7 @@ from odf_common.adapters.kafka.records import Chunk
 from odf_common.chain.build_blocks import ClockBehind
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError, advice_while_retried
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import Backoff
 from odf_ingest.errors import RegistryUnavailable, pauses_source
 from odf_ingest.message_columns import NO_COLUMNS, MessageColumns

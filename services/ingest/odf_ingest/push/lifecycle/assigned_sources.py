@@ -14,7 +14,7 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest import metrics

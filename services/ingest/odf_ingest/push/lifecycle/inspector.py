@@ -16,7 +16,7 @@ import structlog
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import OdfError, Unavailable
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry
 from odf_ingest.push.source_topics import SourceTopic, SourceTopics

@@ -12,8 +12,8 @@ from typing import Final
 
 from odf_common.chain.state import ChainState
 from odf_common.errors import NotFound, OdfError, Refused
-from odf_common.identity.did import DatasetId
-from odf_common.metadata.steps import MergeStrategy
+from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import MergeStrategy
 from odf_common.ports.bus import TopicInfo
 from odf_common.ports.store import CatalogEntry
 from odf_ingest.commit.committer import position_of

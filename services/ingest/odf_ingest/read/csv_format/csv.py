@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.events import ReadStepCsv
 from odf_ingest.read.csv_format.csv_parse import (
     header_names,
     in_order_of,

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import stored_schema
+from odf_common.data.columns import stored_schema
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.events import ReadStepCsv
 from odf_ingest.read.csv_format.csv_records import grammar_of
 from odf_ingest.read.encoding import BOM, require_utf8
 from odf_ingest.read.types.columns import convert_table, parsed_schema, unconvertible_values

@@ -9,7 +9,7 @@ from typing import Final
 
 from odf_common.data.read_options import DEFAULT_QUOTE, DEFAULT_SEPARATOR, require_csv_characters
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepCsv
+from odf_common.metadata.events import ReadStepCsv
 from odf_ingest.read.encoding import to_utf8
 from odf_ingest.read.types.type_names import show_value
 

@@ -35,7 +35,7 @@ import shapefile
 
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStepEsriShapefile
+from odf_common.metadata.events import ReadStepEsriShapefile
 from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.geo.geojson import json_text
 from odf_ingest.read.json_formats.json import register_files, register_messages

@@ -13,7 +13,7 @@ from typing import Final
 
 from odf_common.data.read_options import GEOMETRY
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepGeoJson, ReadStepNdGeoJson
+from odf_common.metadata.events import ReadStep, ReadStepGeoJson, ReadStepNdGeoJson
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.format import FileRecords, split_file
 from odf_ingest.read.json_formats.json import register_files, register_messages

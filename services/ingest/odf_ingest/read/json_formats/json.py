@@ -15,7 +15,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from odf_common.errors import InvalidInput
-from odf_common.metadata.steps import ReadStep, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepJson, ReadStepNdJson
 from odf_ingest.read import format as interface
 from odf_ingest.read.encoding import require_utf8, to_utf8
 from odf_ingest.read.format import FileRecords, infer_batch, read_batch, read_file, split_file

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import stored_type
+from odf_common.data.columns import stored_type
 from odf_common.data.time_format import epoch_digits
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.conversions import convert_column, is_convertible

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.time_format import epoch_digits, epoch_hint
-from odf_common.data.years import require_known_years
+from odf_common.data.time_format import epoch_digits, epoch_hint, require_known_years
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types import numbers, times
 from odf_ingest.read.types.kinds import DECLARED, UUID, TimeFormats, ValueKind, kind_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.data.time_format import named_format
-from odf_common.metadata.steps import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
+from odf_common.metadata.events import ReadStep, ReadStepCsv, ReadStepJson, ReadStepNdJson
 
 UUID: Final = pa.uuid()
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
-from odf_common.data.stored_types import in_unit
+from odf_common.data.columns import in_unit
 from odf_common.data.time_format import TimeFormat, epoch_digits, epoch_hint, time_format
 from odf_common.errors import InvalidInput
 from odf_ingest.read.types.type_names import Quoted, show_value, type_name

@@ -5,8 +5,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.types as kind
 
+from odf_common.data.columns import stored_type
 from odf_common.data.ddl import schema_to_ddl
-from odf_common.data.stored_types import stored_type
 from odf_common.errors import InvalidInput
 
 _MAX_VALUE_CHARACTERS: Final = 80  # of a quoted value

@@ -1,4 +1,4 @@
-"""The id of a home's node, under which it claims its Kafka topics."""
+"""The owner of a home: the node whose id claims its Kafka topics, with datasets public or private by default."""
 
 import contextlib
 import os
@@ -9,10 +9,11 @@ from typing import Final
 
 from odf_common.adapters.kafka.topic_claims import TopicClaim, claim_prefix
 from odf_common.adapters.local import durable
+from odf_common.adapters.local.faults import size_of, translate_os_errors
 from odf_common.adapters.system_clock import SYSTEM_CLOCK
-from odf_common.errors import Conflict
+from odf_common.errors import Conflict, InvalidInput
 from odf_common.service.connections import kafka_cluster
-from odf_common.service.settings import Settings
+from odf_common.service.settings import MULTI_TENANT, TENANCY_FILE, Settings
 
 FILE: Final = "node-id"
 
@@ -66,3 +67,34 @@ def claim_topics(settings: Settings, *, is_taking_over: bool = False) -> TopicCl
         at=str(SYSTEM_CLOCK.now()),
     )
     return claim_prefix(kafka_cluster(settings), settings.kafka_prefix, mine, is_taking_over=is_taking_over)
+
+
+class TenancyChanged(InvalidInput):
+    """A home that belonged to a multi-tenant node would be served by a single-tenant one, and so become public."""
+
+    MESSAGE = (
+        "this home was used with ODF_TENANCY=multi, where datasets are private unless made public; "
+        "without it everyone could read them"
+    )
+
+    def advice(self) -> str:
+        """Return the two remedies."""
+        return (
+            f"set ODF_TENANCY=multi; or, to make public every dataset that `odf access set` did not make private, "
+            f"remove $ODF_HOME/{TENANCY_FILE}"
+        )
+
+
+def require_tenancy(settings: Settings) -> None:
+    """Raise `TenancyChanged` for a single-tenant node in the home of a multi-tenant one; remember which this is.
+
+    The contrary change opens nothing: all datasets become private.
+    """
+    file = settings.home / TENANCY_FILE
+    is_multi_tenant = settings.tenancy == MULTI_TENANT
+    with translate_os_errors(file):
+        was_multi_tenant = size_of(file) is not None
+        if was_multi_tenant and not is_multi_tenant:
+            raise TenancyChanged
+        if is_multi_tenant and not was_multi_tenant:
+            durable.write(file, f"{MULTI_TENANT}\n".encode())

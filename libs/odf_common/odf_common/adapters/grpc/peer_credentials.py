@@ -1,7 +1,8 @@
-"""A secret that the parts of a node send with each call, as `authorization: Bearer …`.
+"""Credentials of the parts of a node: mutual TLS, or a secret that each call carries.
 
-On the loopback address, which all users of a machine reach, it tells the node's own programs from those of others. A
-client sends it to no server of another user: while a part is stopped, any program may listen at its address.
+With TLS, each presents a certificate that the node's own authority has signed. The secret is sent as `authorization:
+Bearer …`. On the loopback address, which all users of a machine reach, it tells the node's own programs from those of
+others. A client sends it to no server of another user: while a part is stopped, any program may listen at its address.
 """
 
 import hashlib
@@ -12,7 +13,6 @@ from typing import Any, Final, Self
 
 import grpc
 
-from odf_common.adapters.grpc.peer_tls import PeerTls
 from odf_common.adapters.socket_users import (
     ServerOfAnotherUser,
     are_users_known,
@@ -20,7 +20,35 @@ from odf_common.adapters.socket_users import (
     users_connected_to,
     users_of,
 )
+from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTls:
+    """A certificate, its key, and the authority that signs all peers' certificates; in PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authority: bytes
+
+    @classmethod
+    def read(cls, *, certificate: Path, key: Path, authority: Path) -> Self:
+        """Read the files; raises `InvalidInput` naming the one that cannot be used."""
+        ClientTls(ca_file=authority, certificate_file=certificate, key_file=key).context()
+        return cls(
+            certificate=certificate.read_bytes(), key=key.read_bytes(), authority=authority.read_bytes()
+        )
+
+    def for_server(self) -> grpc.ServerCredentials:
+        """Return credentials with which a server refuses clients without a certificate of the authority."""
+        pair = (self.key, self.certificate)
+        return grpc.ssl_server_credentials([pair], root_certificates=self.authority, require_client_auth=True)
+
+    def for_client(self) -> grpc.ChannelCredentials:
+        """Return credentials that present the certificate, and trust servers that the authority has signed."""
+        return grpc.ssl_channel_credentials(self.authority, self.key, self.certificate)
+
 
 KEY: Final = "authorization"
 SCHEME: Final = "Bearer "

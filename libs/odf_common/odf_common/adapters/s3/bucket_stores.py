@@ -1,4 +1,7 @@
-"""Objects in a bucket, read through a cache in the node's home."""
+"""Objects in a bucket, read through a cache in the node's home, and references such as `refs/head`.
+
+References are moved by conditional PUT.
+"""
 
 import contextlib
 import threading
@@ -6,19 +9,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import sleep
 from typing import BinaryIO, Final
 
 import structlog
 
 from odf_common.adapters.local.faults import guarded_methods, open_to_read, read_file
-from odf_common.adapters.s3.bucket import Bucket
+from odf_common.adapters.local.stores import CorruptRef
+from odf_common.adapters.s3.bucket import Bucket, StoredObject
 from odf_common.adapters.s3.cache import ObjectCache
-from odf_common.errors import Damaged, InvalidInput, NotFound
-from odf_common.hashing.multihash import Multihash
-from odf_common.hashing.physical import physical_hash, physical_hash_of
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import PREFIX, DatasetId
-from odf_common.ports.store import NAMED_BY_CONTENT, BlobStore, DownloadUrl, ObjectKind, scratch_folder
+from odf_common.errors import Damaged, InvalidInput, NotFound, StorageUnavailable
+from odf_common.hashing.multihash import Multihash, physical_hash, physical_hash_of
+from odf_common.identity.dataset_refs import HEAD, PREFIX, DatasetId, check_ref_name, is_ref_name
+from odf_common.ports.clock import Backoff
+from odf_common.ports.store import (
+    MAX_REFERENCE_BYTES,
+    NAMED_BY_CONTENT,
+    BlobStore,
+    DownloadUrl,
+    ObjectKind,
+    RefStore,
+    require_unmoved,
+    scratch_folder,
+)
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -236,3 +249,79 @@ def _missing(kind: ObjectKind, name: Multihash) -> NotFound:
 
 def _name(dataset: DatasetId, kind: ObjectKind, name: Multihash) -> str:
     return f"{dataset.folder}/{kind.value}/{name}"
+
+
+MAX_WRITE_ATTEMPTS: Final = 10
+WRITE_BACKOFF: Final = Backoff(first=0.01, most=0.5)
+REMEDY: Final = "check that no proxy in front of the S3 server changes ETag headers"
+REMOVED: Final = b""
+
+
+class S3RefStore(RefStore):
+    """References in a bucket; any number of processes and nodes may use it at once.
+
+    Not every S3 server can delete on a condition, so a removed reference stays as an empty object until its dataset is
+    deleted.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+
+    def head(self, dataset: DatasetId, ref: str = HEAD) -> Multihash | None:
+        """Return the hash; None if the reference does not exist; raises `CorruptRef`."""
+        return _hash_of(self._read_stored(dataset, ref), dataset, ref)
+
+    def compare_and_set(
+        self, dataset: DatasetId, *, expected: Multihash | None, new: Multihash, ref: str = HEAD
+    ) -> None:
+        """Move the reference; raises `HeadMoved`, changing nothing, unless it is `expected` (None: absent)."""
+        self._replace(dataset, ref, expected, str(new).encode())
+
+    def remove(self, dataset: DatasetId, ref: str, *, expected: Multihash | None) -> None:
+        """Remove a reference; with `expected=None` unconditionally, even if it is damaged.
+
+        Raises `HeadMoved` if it is not `expected`; then nothing has changed.
+        """
+        if expected is None:
+            self._bucket.remove([_ref_key(dataset, ref)])
+        else:
+            self._replace(dataset, ref, expected, REMOVED)
+
+    def names(self, dataset: DatasetId) -> tuple[str, ...]:
+        """Return the names of all references of a dataset, ascending."""
+        folder = _folder(dataset)
+        refs = [obj for obj in self._bucket.objects(folder) if obj.size > len(REMOVED)]
+        names = (obj.name.removeprefix(folder) for obj in refs)
+        return tuple(sorted(name for name in names if is_ref_name(name)))
+
+    def _replace(self, dataset: DatasetId, ref: str, expected: Multihash | None, content: bytes) -> None:
+        for failures in range(1, MAX_WRITE_ATTEMPTS + 1):
+            stored = self._read_stored(dataset, ref)
+            require_unmoved(dataset, ref, expected, _hash_of(stored, dataset, ref))
+            if self._bucket.put(_ref_key(dataset, ref), content, replacing=stored.etag if stored else None):
+                return
+            # Another process moved it in between, perhaps back to where it was: compare again.
+            sleep(WRITE_BACKOFF.pause(failures))
+        why = f"{MAX_WRITE_ATTEMPTS} conditional PUTs failed, though the reference is what it was"
+        raise StorageUnavailable(file=_ref_key(dataset, ref), why=why, remedy=REMEDY)
+
+    def _read_stored(self, dataset: DatasetId, ref: str) -> StoredObject | None:
+        return self._bucket.read(_ref_key(dataset, ref), limit=MAX_REFERENCE_BYTES)
+
+
+def _hash_of(stored: StoredObject | None, dataset: DatasetId, ref: str) -> Multihash | None:
+    if stored is None or stored.content == REMOVED:
+        return None
+    try:
+        return Multihash.parse(stored.content.decode("ascii").strip())
+    except (InvalidInput, UnicodeDecodeError) as error:
+        why = str(error) if isinstance(error, InvalidInput) else "its content is not a hash"
+        raise CorruptRef(file=_ref_key(dataset, ref), why=why, ref=ref) from error
+
+
+def _folder(dataset: DatasetId) -> str:
+    return f"{dataset.folder}/refs/"
+
+
+def _ref_key(dataset: DatasetId, ref: str) -> str:
+    return _folder(dataset) + check_ref_name(ref)

@@ -1,14 +1,73 @@
-"""Files that commands pass to the node by name; each is locked by its command while that is running."""
+"""Files that a process holds by a lock, which ends exactly when the process ends: scratch space, staged files.
+
+Several processes share a home. A file that is not locked any more is what a process has left behind.
+"""
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from odf_common.adapters.local import durable
 from odf_common.adapters.local.faults import guarded_methods, naming
-from odf_common.adapters.local.scratch import locked_by_name
+
+LOCK: Final = ".lock"
+
+
+class Scratch:
+    """Folders under `parent`; the first call removes those of processes that have ended."""
+
+    def __init__(self, parent: Path) -> None:
+        """Use `parent`, which need not exist yet."""
+        self._parent = parent
+        self._own: Path | None = None
+        self._handle = -1  # keeps the lock for as long as the process lives
+        self._guard = threading.Lock()
+
+    def folder(self) -> Path:
+        """Return a new empty folder."""
+        import tempfile  # noqa: PLC0415 - commands need only the lock
+
+        with self._guard:
+            if self._own is None:
+                self._parent.mkdir(parents=True, exist_ok=True)
+                self._sweep()
+                self._own = self._make_folder()
+            self._own.mkdir(exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=self._own))
+
+    def _make_folder(self) -> Path:
+        """Return this process's folder once its lock is held; retry if another process swept the lock file."""
+        while True:
+            own = self._parent / f"{os.getpid()}-{os.urandom(6).hex()}"
+            handle = durable.try_lock(_lock_of(own), os.O_CREAT)
+            if handle is not None:
+                self._handle = handle
+                return own
+
+    def _sweep(self) -> None:
+        """Remove the folders of processes that have ended."""
+        import shutil  # noqa: PLC0415 - commands need only the lock
+
+        for lock in self._parent.glob(f"*{LOCK}"):
+            handle = durable.try_lock(lock)
+            if handle is None:
+                continue
+            try:
+                folder = lock.with_suffix("")
+                shutil.rmtree(folder, ignore_errors=True)
+                if not folder.exists():  # a folder without its lock file would never be found again
+                    lock.unlink(missing_ok=True)
+            finally:
+                os.close(handle)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + LOCK)
+
 
 FOLDER: Final = "staging"
 
@@ -42,7 +101,7 @@ class Staging:
             return
         for file in files:
             with contextlib.suppress(OSError):  # gone in the meantime, or not ours to remove
-                handle = locked_by_name(file)
+                handle = durable.try_lock(file)
                 if handle is not None:
                     try:
                         file.unlink()
@@ -63,7 +122,7 @@ class StagedFile:
         handle: int | None = None
         while handle is None:
             self._file = folder / os.urandom(16).hex()
-            handle = locked_by_name(self._file, os.O_CREAT | os.O_EXCL)
+            handle = durable.try_lock(self._file, os.O_CREAT | os.O_EXCL)
         self._handle = handle
 
     @property

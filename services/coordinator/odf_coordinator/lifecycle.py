@@ -7,26 +7,83 @@ record lists and no name refers to is removed. Topics are created and deleted wh
 broker may be slow; whatever cannot be removed now is removed later (`Collector`).
 """
 
+import hashlib
+import itertools
+import re
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import structlog
 
+from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.reserve import Reserve
 from odf_common.errors import AlreadyExists, OdfError, StorageUnavailable
-from odf_common.identity.branch_names import HEAD
-from odf_common.identity.did import DatasetId
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.bus import Topics
+from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, DatasetUnknown, RefStore
-from odf_coordinator.catalog.datasets import Datasets
-from odf_coordinator.catalog.ownership import KeyStore
+from odf_coordinator.catalog.datasets import Datasets, KeyStore
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.head_publisher import Publisher
-from odf_coordinator.lifecycle.push_topics import create_topics, reserve_topics
+
+PREFIX: Final = "odf.push"
+MAX_NAME_CHARACTERS: Final = 249  # Kafka's limit
+DIGEST_DIGITS: Final = 8  # hex digits that distinguish topics whose names would collide
+_OTHER: Final = re.compile(r"[^a-z0-9._-]")
+
+
+def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str = "") -> str:
+    """Return `[prefix]odf.push.[account.]dataset.source`, with a digest if that is taken or too long."""
+    plain = prefix + ".".join(
+        (PREFIX, *(_OTHER.sub("-", part.lower()) for part in (*alias.split("/"), source)))
+    )
+    if len(plain) <= MAX_NAME_CHARACTERS and plain not in taken:
+        return plain
+    names = (_with_digest(plain, f"{alias.lower()}\n{source}" + attempt) for attempt in _attempts())
+    return next(name for name in names if name not in taken)
+
+
+def _with_digest(plain: str, text: str) -> str:
+    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{plain[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
+
+
+def _attempts() -> Iterator[str]:
+    yield ""
+    yield from (f"\n{number}" for number in itertools.count(2))
+
+
+def topics_for(
+    alias: str, sources: Iterable[str], taken: Collection[str], *, prefix: str = ""
+) -> dict[str, str]:
+    """Return a topic for each source."""
+    topics: dict[str, str] = {}
+    for source in sources:
+        topics[source] = topic_name(alias, source, {*taken, *topics.values()}, prefix=prefix)
+    return topics
+
+
+def reserve_topics(
+    catalog: Catalog, claim: Claim, alias: str, sources: Iterable[str], *, prefix: str
+) -> Mapping[str, str]:
+    """Record a topic for each source, unused by datasets and other claims; the caller holds the catalog's lock."""
+    taken = {topic for entry in catalog.entries() for topic in entry.push_topics.values()}
+    taken |= {topic for other in catalog.claims() for topic in other.push_topics}
+    reserved = topics_for(alias, sources, taken, prefix=prefix)
+    claim.write(CatalogEntry(alias=alias, dataset_id=claim.entry.dataset_id, push_topics=reserved))
+    return reserved
+
+
+def create_topics(topics: Topics, reserved: Mapping[str, str]) -> None:
+    """Create the topics that are reserved for sources; the caller holds no lock, since the broker may be slow."""
+    for topic in reserved.values():
+        topics.create_push_topic(topic)
+
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -230,3 +287,87 @@ def _record_claim(claim: Claim, record: Callable[[Claim], T]) -> T:
     except BaseException:
         claim.release()
         raise
+
+
+INTERVAL_SECONDS: Final = 60.0
+UNFINISHED_SECONDS: Final = 600.0  # no write takes that long; a copy between file systems touches its file
+# A copy has no name while it is downloaded, and an interrupted download continues from the objects it has.
+GRACE_SECONDS: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """Removes leftovers in the background; datasets that have a name, or once had one, are never touched."""
+
+    catalog: Catalog
+    claims: Claims
+    staging: Staging
+    grace_seconds: float = GRACE_SECONDS
+    now: Callable[[], float] = time.time
+    cpu_seconds: Callable[[], float] = time.thread_time
+
+    def run(self, stop: threading.Event) -> None:
+        """Settle at startup and every minute, until stopped; keep disk space in reserve.
+
+        What needs a look at each dataset is done every ten minutes, or less often if there are thousands.
+        """
+        self._attempt("cannot repair names for now", self.catalog.repair_names)
+        due = self.now()
+        while not stop.is_set():
+            self.settle()
+            self._attempt("cannot reserve disk space for now", self.claims.reserve.refill)
+            if self.now() >= due:
+                begun = self.cpu_seconds()
+                self._attempt("cannot collect leftovers for now", self._collect_strays)
+                self._attempt("cannot remove unfinished writes for now", self.sweep)
+                due = self.now() + pause_after(self.cpu_seconds() - begun, at_least=UNFINISHED_SECONDS)
+            stop.wait(INTERVAL_SECONDS)
+
+    def collect(self) -> None:
+        """Settle, and remove strays older than the grace period; a failure is logged and does not stop the rest."""
+        self.settle()
+        self._attempt("cannot collect leftovers for now", self._collect_strays)
+
+    def settle(self) -> None:
+        """Settle abandoned claims, finish deletions, and remove killed commands' files."""
+        deletions = self.claims.datasets.blobs.finish_deletions
+        self._attempt("cannot remove files of killed commands for now", self.staging.sweep)
+        self._attempt("cannot finish deletions for now", deletions)
+        self._attempt("cannot settle claims for now", self._settle_claims)
+
+    def _settle_claims(self) -> None:
+        unreadable = self.catalog.unreadable()
+        for entry in self.catalog.claims():
+            if unreadable and self.catalog.by_id(entry.dataset_id) is None:
+                # One of the unreadable names may be this dataset's.
+                log.warning("leftovers kept while names cannot be read", **entry.log_facts, names=unreadable)
+                continue
+            self._settle(entry.dataset_id, entry.alias, lambda record: bool(record.alias))
+
+    def _collect_strays(self) -> None:
+        if self.catalog.unreadable():
+            return
+        for dataset in self._strays():
+            self._settle(dataset, "", lambda record: any(self._strays((record.dataset_id,))))
+
+    def sweep(self) -> None:
+        """Remove the unfinished writes of killed processes."""
+        self.claims.datasets.blobs.sweep(self.now() - UNFINISHED_SECONDS)
+
+    def _strays(self, among: Iterable[DatasetId] | None = None) -> tuple[DatasetId, ...]:
+        return tuple(self.catalog.strays(self.now() - self.grace_seconds, among))
+
+    def _settle(self, dataset: DatasetId, alias: str, is_due: Callable[[CatalogEntry], bool]) -> None:
+        try:
+            if self.claims.settle(dataset, is_due):
+                log.info(
+                    "leftovers of a killed operation settled", dataset=alias or None, dataset_id=str(dataset)
+                )
+        except OdfError as error:  # skip only this dataset
+            log.warning("cannot remove leftovers for now", dataset_id=str(dataset), why=str(error))
+
+    def _attempt(self, otherwise: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OdfError as error:
+            log.warning(otherwise, why=str(error))

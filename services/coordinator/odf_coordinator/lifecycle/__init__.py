@@ -1,1 +1,0 @@
-"""Creates and removes datasets so that a kill at any write leaves nothing behind."""
