@@ -1,10 +1,13 @@
 """What remains of datasets whose creation, import or removal failed: everything that a name refers to, nothing else."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import cast
 
+import grpc
 import pytest
 from odf_testing.builders import a_hash
 from odf_testing.coordinator import Coordinator
@@ -15,11 +18,15 @@ from structlog.testing import capture_logs
 from odf_common.errors import AlreadyExists, DatasetInUse, NotFound, Unavailable
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import HEAD, DatasetId
+from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.ports.store import CatalogEntry, ObjectKind
+from odf_common.proto.odf.node.v1.coordinator_pb2 import DescribeRequest, ListRequest
 from odf_coordinator import lifecycle
+from odf_coordinator.api.grpc_servicer import Servicer
 from odf_coordinator.commit.committer import Committed, Refusal
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.lifecycle import DIGEST_DIGITS, POLL_SECONDS, WAIT_SECONDS, topic_name
+from odf_coordinator.transforms.runner import LATE, count_late
 
 OTHER = DatasetId.of_key(bytes([7]) * 32)
 
@@ -323,3 +330,56 @@ def test_each_taken_topic_name_is_followed_by_a_distinct_one() -> None:
         )
         assert name == f"odf.push.cities.default{digest}"
         taken.append(name)
+
+
+PAIRS = 30
+CONTEXT = cast("grpc.ServicerContext", None)  # neither `List` nor `Describe` looks at it
+
+
+def test_datasets_that_were_deleted_are_in_no_map(node: Coordinator, root: str, derivative: str) -> None:
+    node.committer.listen(node.publisher.announce)
+    servicer = Servicer(node.parts)
+    with capture_logs():
+        for number in range(PAIRS):
+            cities, copy = f"cities.{number}", f"copy.{number}"
+            named = derivative.replace("name: cities.copy", f"name: {copy}").replace("Cities", cities)
+            node.add(root.replace("name: cities", f"name: {cities}"), named)
+            node.push(cities, "Oslo")
+            count_late(node.blobs, node.find(copy), 1)
+        node.work()
+        ids = {known.id for known in node.datasets.all()}
+        assert len(ids) == 2 * PAIRS
+        assert len(servicer.List(ListRequest(), CONTEXT).datasets) == 2 * PAIRS
+        for dataset in ids:
+            servicer.Describe(DescribeRequest(ref=str(dataset)), CONTEXT)
+        assert len(held(ids)) > 5
+
+        for number in range(PAIRS):
+            node.names.delete(f"copy.{number}")
+            node.names.delete(f"cities.{number}")
+        for topic, message in node.bus.sent:
+            if topic == NOTIFICATIONS:
+                list(node.notifications.handle(message))
+        node.work()
+
+    assert held(ids) == []
+    assert set(node.topics.names) == set()
+    assert len(node.committer.locks) == 0
+    counted = {sample.labels["dataset"] for metric in LATE.collect() for sample in metric.samples}
+    assert counted.isdisjoint(
+        f"copy.{number}" for number in range(PAIRS)
+    )  # tests before this one may have counted
+
+
+def held(ids: set[DatasetId]) -> list[object]:
+    """Return the mappings and sets of this process that have one of these datasets among their keys."""
+    gc.collect()
+    found = []
+    for one in gc.get_objects():
+        if isinstance(one, dict | set | frozenset) and one is not ids:
+            try:
+                if any(type(key) is DatasetId and key in ids for key in tuple(one)):
+                    found.append(one)
+            except RuntimeError:  # it changes meanwhile, in another thread
+                continue
+    return [type(one).__name__ + str(len(cast("set[object]", one))) for one in found]

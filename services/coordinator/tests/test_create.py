@@ -1,13 +1,33 @@
+"""What happens to datasets, their inputs and their names while a dataset is created, amended or replaced."""
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from odf_testing.coordinator import Coordinator
 
-from odf_common.errors import AlreadyExists, InvalidInput, InvalidQuery, NotFound, Unavailable
-from odf_common.metadata.events import SetTransform
+from odf_common.adapters.local import durable
+from odf_common.adapters.local.durable import LockHeld
+from odf_common.adapters.local.key_files import NotOwned
+from odf_common.chain.state import ChainState
+from odf_common.errors import AlreadyExists, HeadMoved, InvalidInput, InvalidQuery, NotFound, Unavailable
+from odf_common.identity.keys import PrivateKey
+from odf_common.metadata.events import (
+    AddPushSource,
+    KnownEvent,
+    MergeStrategyAppend,
+    ReadStepNdJson,
+    SetTransform,
+)
 from odf_common.ports.engine import ValidatedQuery
+from odf_common.ports.store import CatalogEntry, DatasetUnknown
+from odf_coordinator.catalog.datasets import DatasetHandle, KeyStore
+from odf_coordinator.commit.dataset_locks import DatasetBusy
+from odf_coordinator.definitions.create import DatasetCreator
 from odf_coordinator.definitions.query_validation import require_inputs
+from odf_coordinator.transforms.engine_output import QueryMigrator
 
 
 def test_a_manifest_becomes_a_dataset_with_a_topic_and_a_key(node: Coordinator, root: str) -> None:
@@ -158,3 +178,161 @@ def test_a_manifest_whose_query_reads_another_dataset_than_its_inputs_is_refused
         node.add(derivative)
     with pytest.raises(NotFound):
         node.find("cities.copy")
+
+
+MORE = "    - {kind: AddPushSource, sourceName: more, read: {kind: NdJson}, merge: {kind: Append}}\n"
+
+
+def test_a_new_dataset_is_announced_once_it_has_its_name(node: Coordinator, root: str) -> None:
+    names: list[str] = []
+
+    def listen(state: ChainState) -> None:
+        entry = node.catalog.by_id(state.dataset_id)
+        names.append("" if entry is None else entry.alias)
+
+    node.committer.listen(listen)
+    node.add(root)
+    assert names[-1] == "cities"
+
+
+def test_a_dataset_whose_input_is_deleted_meanwhile_is_not_created(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    save = KeyStore.save
+
+    def overtaken(keys: KeyStore, key: PrivateKey) -> None:
+        node.catalog.remove("cities")
+        save(keys, key)
+
+    monkeypatch.setattr(KeyStore, "save", overtaken)
+    with pytest.raises(DatasetUnknown):
+        node.add(derivative)
+    assert list(node.catalog.entries()) == []
+
+
+def test_a_query_whose_input_is_deleted_meanwhile_is_not_committed(
+    node: Coordinator, root: str, derivative: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root, root.replace("name: cities", "name: towns"), derivative)
+    before = node.find("cities.copy").state.head
+    migrate = QueryMigrator.with_migration
+
+    def overtaken(*arguments: Any) -> Sequence[KnownEvent]:
+        node.catalog.remove("towns")
+        return migrate(*arguments)
+
+    monkeypatch.setattr(QueryMigrator, "with_migration", overtaken)
+    with pytest.raises(DatasetUnknown):
+        node.add(derivative.replace("datasetRef: Cities", "datasetRef: towns, alias: Cities"), replace=True)
+    assert node.find("cities.copy").state.head == before
+
+
+def test_a_dataset_that_is_renamed_while_it_gets_a_topic_keeps_its_new_name(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    create = node.topics.create_push_topic
+
+    def renaming(name: str, partitions: int = 1) -> None:
+        monkeypatch.undo()
+        node.names.rename("cities", "towns")
+        create(name, partitions)
+
+    monkeypatch.setattr(node.topics, "create_push_topic", renaming)
+    node.add(root + MORE, replace=True)
+    (entry,) = node.catalog.entries()
+    assert (entry.alias, sorted(entry.push_topics)) == ("towns", ["default", "more"])
+
+
+def test_no_other_process_changes_names_while_a_dataset_gets_its_name_or_a_topic(
+    tmp_path: Path, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node, written = Coordinator(home=tmp_path, is_durable=True), list[str]()
+
+    def contended(change: Callable[[CatalogEntry], None]) -> Callable[[CatalogEntry], None]:
+        def changed(entry: CatalogEntry) -> None:
+            with pytest.raises(LockHeld), durable.lock_file(tmp_path / "locks" / "names", wait_seconds=0):
+                pass
+            change(entry)
+            written.extend(entry.push_topics)
+
+        return changed
+
+    monkeypatch.setattr(node.catalog, "add", contended(node.catalog.add))
+    monkeypatch.setattr(node.catalog, "replace", contended(node.catalog.replace))
+    node.add(root)
+    node.add(root + MORE, replace=True)
+    assert written == ["default", "default", "more"]
+
+
+SECOND = AddPushSource(source_name="second", read=ReadStepNdJson(), merge=MergeStrategyAppend())
+
+
+def test_a_copy_gets_no_topic_for_a_source_that_it_cannot_have(node: Coordinator, root: str) -> None:
+    node.add(root)
+    known, topics = node.find("cities"), set(node.topics.names)
+    node.keys.remove(known.id)
+    with pytest.raises(NotOwned):
+        node.creator.amend(known, (SECOND,))
+    assert set(node.topics.names) == topics
+
+
+def test_a_source_that_has_its_topic_is_changed_while_the_dataset_is_claimed(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    known, changed = node.find("cities"), replace(SECOND, source_name="default")
+    creator = replace(node.creator, claims=replace(node.claims, wait_seconds=0.0))
+    claim = node.catalog.claim(known.id)
+    assert claim is not None
+    amended = creator.amend(known, (changed,))
+    with pytest.raises(DatasetBusy):
+        creator.amend(amended, (SECOND,))
+    claim.release()
+    assert node.find("cities").state.push_sources == {"default": changed}
+
+
+def test_topics_that_are_missing_are_created_before_the_dataset_is_announced_once(
+    node: Coordinator, root: str
+) -> None:
+    node.add(root)
+    topics = dict(node.find("cities").entry.push_topics)
+    node.catalog.replace(replace(node.find("cities").entry, push_topics={}))
+    announced: list[object] = []
+    node.committer.listen(lambda _: announced.append(node.find("cities").entry.push_topics))
+
+    for _ in range(2):
+        node.creator.create_missing_topics(node.find("cities"))
+
+    assert announced == [topics]
+
+
+def test_a_replacement_that_is_overtaken_is_retried(
+    node: Coordinator, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.add(root)
+    amend = DatasetCreator.amend
+
+    def overtaken(
+        creator: DatasetCreator, known: DatasetHandle, events: Sequence[KnownEvent]
+    ) -> DatasetHandle:
+        monkeypatch.undo()
+        node.push("cities", "Oslo")
+        with pytest.raises(HeadMoved):
+            amend(creator, known, events)
+        raise HeadMoved(dataset=str(known.id), expected=None, actual=None)
+
+    monkeypatch.setattr(DatasetCreator, "amend", overtaken)
+    (added,) = node.add(root.replace("city STRING", "town STRING"), replace=True)
+    assert added.outcome == "replaced"
+    assert node.find("cities").state.last_offset == 0
+
+
+def test_a_copy_among_the_manifests_keeps_all_from_being_created(node: Coordinator, root: str) -> None:
+    node.add(root)
+    node.keys.remove(node.find("cities").id)
+    changed = root.replace("city STRING", "town STRING")
+    with pytest.raises(NotOwned):
+        node.add(root.replace("name: cities", "name: towns"), changed, replace=True)
+    assert [entry.alias for entry in node.catalog.entries()] == ["cities"]

@@ -1,7 +1,8 @@
 """Derivatives go on with the installed version of the engine: their state is converted, or all is derived again."""
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,14 +13,18 @@ import pytest
 from odf_testing.coordinator import DATA, Coordinator
 
 from odf_common.adapters.local.key_files import NotOwned
+from odf_common.codec.envelopes import envelope
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.identity.dataset_refs import HEAD
 from odf_common.metadata.engine_messages import TransformResponseSuccess
-from odf_common.metadata.events import SetInfo, SqlQueryStep
-from odf_common.ports.engine import MigrateRequest
+from odf_common.metadata.events import SetInfo, SetTransform, SqlQueryStep
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.engine import EngineNotAvailable, MigrateRequest
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as wire
 from odf_coordinator.api.grpc_servicer import Servicer
+from odf_coordinator.commit.head_publisher import committed_message
 from odf_coordinator.operations.query_problems import EngineUpgrade, QueryProblems
+from odf_coordinator.views.table import DatasetTable
 
 COPIES = ("cities.copy", "copy.copy")
 
@@ -283,3 +288,111 @@ def test_only_derivatives_of_this_node_are_upgraded(older: Coordinator) -> None:
     with pytest.raises(NotOwned):
         upgrade(older, "copy.copy")
     assert outcomes(upgrade(older, "%")) == {"cities.copy": "upgraded"}
+
+
+@pytest.fixture
+def first(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    """A derivative that was created while the engine was version one."""
+    node.engine.version = "one"
+    node.add(root, derivative)
+    node.work()
+    return node
+
+
+def transform(node: Coordinator) -> SetTransform:
+    found = node.find("cities.copy").state.transform
+    assert found is not None
+    return found
+
+
+def unversioned(event: SetTransform) -> SetTransform:
+    return replace(event, transform=replace(event.transform, version=None))
+
+
+def test_a_new_dataset_asks_for_the_installed_engine(first: Coordinator) -> None:
+    first.push("cities", "Oslo")
+    first.work()
+    assert transform(first).transform.version == "one"
+    assert first.engine.requests[-1].transform.version == "one"
+
+
+def test_the_same_manifest_is_unchanged_whatever_engine_is_installed(
+    first: Coordinator, derivative: str
+) -> None:
+    head = first.find("cities.copy").state.head
+    for version in ("one", "two"):
+        first.engine.version = version
+        assert [one.outcome for one in first.add(derivative)] == ["unchanged"]
+        assert [one.outcome for one in first.add(derivative, replace=True)] == ["unchanged"]
+    assert first.find("cities.copy").state.head == head
+
+
+def test_another_engine_stops_a_derivative_until_its_transform_is_committed_again(first: Coordinator) -> None:
+    first.engine.version = "two"
+    first.push("cities", "Oslo")
+    first.work()
+    known = first.find("cities.copy")
+    assert known.state.next_offset == 0
+    assert first.stall_text(known.id) == "asked for one, here is two"
+
+    first.editor.commit_event("cities.copy", unversioned(transform(first)))
+    first.now += 60
+    first.work()
+    assert transform(first).transform.version == "two"
+    assert first.find("cities.copy").state.next_offset == 1
+    assert first.stall_text(known.id) == ""
+
+
+def test_the_same_transform_for_the_same_engine_changes_nothing(first: Coordinator) -> None:
+    head = first.find("cities.copy").state.head
+    assert first.editor.commit_event("cities.copy", unversioned(transform(first))).state.head == head
+
+
+def test_a_transform_for_another_engine_is_not_admitted(first: Coordinator) -> None:
+    event = replace(transform(first), transform=replace(transform(first).transform, version="two"))
+    with pytest.raises(EngineNotAvailable):
+        first.editor.commit_event("cities.copy", event)
+
+
+def test_chains_without_a_version_continue_with_any_engine(
+    node: Coordinator, root: str, derivative: str
+) -> None:
+    node.add(root, derivative)
+    node.engine.version = "two"
+    node.push("cities", "Oslo")
+    node.work()
+    assert transform(node).transform.version is None
+    assert node.find("cities.copy").state.next_offset == 1
+
+
+Odf = Callable[..., int]
+SENTINELS = [
+    "0001-01-01T00:00:00Z",
+    "1677-01-01T00:00:00Z",
+    "2263-01-01T00:00:00Z",
+    "9999-12-31T23:59:59.999Z",
+]
+
+
+@pytest.mark.parametrize("text", SENTINELS)
+def test_a_watermark_at_a_sentinel_is_set_announced_and_shown(
+    node: Coordinator, odf: Odf, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert odf("pull", "cities", "--set-watermark", text) == 0
+    cities = node.find("cities")
+    assert cities.state.watermark == Timestamp.parse(text)
+    capsys.readouterr()
+    assert odf("list", "--output", "json") == 0
+    (listed,) = [one for one in json.loads(capsys.readouterr().out) if one["alias"] == "cities"]
+    assert listed["watermark"] == text
+    board = DatasetTable()
+    board.see(envelope(cities.id, committed_message(cities.state, alias="cities")), 0.0)
+    (row,) = board.rows(0.0)
+    assert row["watermark"] == text
+
+
+def test_a_derivative_of_a_dataset_at_a_sentinel_is_transformed(node: Coordinator, odf: Odf) -> None:
+    node.push("cities", "Oslo")
+    node.editor.set_watermark("cities", Timestamp.parse(SENTINELS[-1]))
+    node.work()
+    assert node.find("cities.copy").state.watermark == Timestamp.parse(SENTINELS[-1])

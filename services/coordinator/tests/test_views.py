@@ -1,6 +1,7 @@
 """The views show all datasets and know no accounts: they serve programs on their own machine only."""
 
 import asyncio
+import base64
 import errno
 import http.client
 import json
@@ -11,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import faust
 import pytest
+from aiohttp import web
 from odf_testing import other_user
 from odf_testing.builders import a_dataset, a_hash
 from odf_testing.certificates import self_signed
@@ -23,15 +27,22 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefSt
 from structlog.testing import capture_logs
 
 from odf_cli.embedded.parts.tcp_ports import allocate
-from odf_common.codec.envelopes import encode, envelope
+from odf_common.adapters.kafka.cluster import OAUTHBEARER, KafkaCluster, Sasl
+from odf_common.adapters.tls import ClientTls
+from odf_common.codec.envelopes import Body, encode, envelope
 from odf_common.dataset.open_rejects import Rejects
 from odf_common.dataset.state_cache import ChainStates, NoStateCache
+from odf_common.errors import Unavailable
+from odf_common.hashing.multihash import physical_hash_of
 from odf_common.identity.dataset_refs import DatasetId
+from odf_common.identity.keys import generate
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.protection import Unprotected
 from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_coordinator.catalog.datasets import Datasets
+from odf_coordinator.views import credentials
 from odf_coordinator.views.app import make_app, reachable, read_heads
+from odf_coordinator.views.credentials import ClientCredentialsGrant, credentials_for
 from odf_coordinator.views.table import DatasetTable
 
 PATHS = ("/datasets", "/health", "/", "/nowhere")
@@ -213,3 +224,230 @@ def test_they_serve_no_other_user_of_the_machine(tmp_path: Path, path: str) -> N
         assert other_user.ask(base, "GET", path, user=os.geteuid())[0] in {200, 404}
         status, text = other_user.ask(base, "GET", path)
     assert (status, "secret" in text, "another user" in text) == (403, False, True)
+
+
+DATASET = generate().dataset_id
+HEAD = physical_hash_of(b"head")
+
+
+def committed(last_offset: int | None, *, number: int = 1) -> bus.Committed:
+    return bus.Committed(
+        head=HEAD.raw, sequence_number=number, last_offset=last_offset, watermark={}, alias="cities"
+    )
+
+
+def test_a_row_shows_the_latest_report() -> None:
+    table = DatasetTable()
+    table.apply_head(str(DATASET), committed(None), now=None)
+
+    table.see(envelope(DATASET, committed(9, number=2)), 100.0)
+    table.see(envelope(DATASET, bus.IngestProgress(source_name="a", lag=3)), 100.0)
+    progress = bus.IngestProgress(source_name="b", lag=4, rejected=2, rejected_reason="is empty")
+    table.see(envelope(DATASET, progress), 100.0)
+
+    (row,) = table.rows(100.0)
+    assert row == {
+        "dataset_id": str(DATASET),
+        "alias": "cities",
+        "head": str(HEAD),
+        "last_offset": 9,
+        "watermark": "1970-01-01T00:00:00Z",
+        "records_per_second": round(10 / 60, 3),
+        "lag": 7,
+        "rejected": 2,
+        "rejected_reason": "is empty",
+        "stage": None,
+        "rows": 0,
+        "total": 0,
+    }
+
+
+@pytest.mark.parametrize("end", [bus.TransformProgress(), committed(9, number=2)])
+def test_a_row_shows_the_progress_of_the_engine_until_it_ends(end: Body) -> None:
+    table = DatasetTable()
+    table.apply_head(str(DATASET), committed(None), now=None)
+    table.see(envelope(DATASET, bus.TransformProgress(stage="computing", rows=3, total=5)), 100.0)
+    (row,) = table.rows(100.0)
+    assert (row["stage"], row["rows"], row["total"]) == ("computing", 3, 5)
+    table.see(envelope(DATASET, end), 101.0)
+    (row,) = table.rows(101.0)
+    assert (row["stage"], row["rows"], row["total"]) == (None, 0, 0)
+
+
+def test_throughput_is_that_of_the_last_minute() -> None:
+    table = DatasetTable()
+    table.apply_head(str(DATASET), committed(599), now=None)
+    table.see(envelope(DATASET, committed(1199, number=2)), 100.0)
+
+    assert [row["records_per_second"] for row in table.rows(159.0)] == [10.0]
+    assert [row["records_per_second"] for row in table.rows(160.0)] == [0.0]
+
+
+def test_a_table_that_nobody_reads_keeps_a_minute_of_throughput() -> None:
+    table = DatasetTable()
+    table.apply_head(str(DATASET), committed(999), now=None)
+    for second in range(1000, 1400):
+        table.see(envelope(DATASET, committed(second, number=second)), float(second))
+    assert len(table._datasets[str(DATASET)].growth) == 60
+    assert [row["records_per_second"] for row in table.rows(1399.0)] == [1.0]
+
+
+def test_a_removed_dataset_is_gone() -> None:
+    table = DatasetTable()
+    table.apply_head(str(DATASET), committed(1), now=None)
+
+    table.see(envelope(DATASET, bus.DatasetRemoved(alias="cities")), 1.0)
+
+    assert list(table.rows(1.0)) == []
+
+
+def test_only_records_that_arrived_while_watching_count_as_throughput() -> None:
+    table = DatasetTable()
+    table.see(envelope(DATASET, committed(599)), 100.0)  # may have existed before
+    table.see(envelope(DATASET, committed(299, number=2)), 101.0)  # reset
+    table.apply_head(str(DATASET), committed(899, number=3), now=None)  # history
+    assert [row["records_per_second"] for row in table.rows(102.0)] == [0.0]
+    table.see(envelope(DATASET, committed(959, number=4)), 103.0)
+    table.see(envelope(DATASET, committed(959, number=5)), 104.0)
+    assert [row["records_per_second"] for row in table.rows(104.0)] == [1.0]
+
+
+def test_the_records_after_the_first_block_count_as_throughput() -> None:
+    table = DatasetTable()
+    table.see(envelope(DATASET, committed(None, number=0)), 100.0)
+    table.see(envelope(DATASET, committed(59)), 101.0)
+    assert [row["records_per_second"] for row in table.rows(102.0)] == [1.0]
+
+
+def test_rows_are_sorted_by_name_and_only_of_datasets_with_a_head() -> None:
+    table = DatasetTable()
+    others = [generate().dataset_id for _ in range(3)]
+    for dataset, alias in zip(others, ("b", "A", "c"), strict=True):
+        body = committed(1)
+        body.alias = alias
+        table.see(envelope(dataset, body), 1.0)
+    table.see(envelope(generate().dataset_id, bus.TransformProgress(stage="computing")), 1.0)
+    assert [row["alias"] for row in table.rows(1.0)] == ["A", "b", "c"]
+    unnamed = committed(2, number=2)
+    unnamed.alias = ""
+    table.see(envelope(others[0], unnamed), 2.0)
+    assert [row["alias"] for row in table.rows(2.0)] == ["A", "b", "c"]
+
+
+SCRAM = Sasl(mechanism="SCRAM-SHA-256", username="ann", password="hush")
+BEARER = Sasl(mechanism=OAUTHBEARER, username="ann", password="hush", token_url="http://127.0.0.1:1/")
+
+
+def cluster(*, is_tls: bool, sasl: Sasl | None) -> KafkaCluster:
+    return KafkaCluster("127.0.0.1:1", tls=ClientTls() if is_tls else None, sasl=sasl)
+
+
+def test_a_cluster_without_protection_needs_no_credentials() -> None:
+    assert credentials_for(cluster(is_tls=False, sasl=None)) is None
+
+
+def test_a_cluster_with_tls_only_is_trusted_by_its_certificate() -> None:
+    found: Any = credentials_for(cluster(is_tls=True, sasl=None))
+    assert isinstance(found, faust.SSLCredentials)
+    assert found.context is not None
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_a_name_and_a_password_are_sent_as_the_cluster_asks(*, is_tls: bool) -> None:
+    found: Any = credentials_for(cluster(is_tls=is_tls, sasl=SCRAM))
+    assert isinstance(found, faust.SASLCredentials)
+    assert (found.username, found.password, found.mechanism.value) == ("ann", "hush", "SCRAM-SHA-256")
+    assert (found.ssl_context is not None) == is_tls
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_tokens_are_used_where_the_cluster_takes_them(*, is_tls: bool) -> None:
+    found: Any = credentials_for(cluster(is_tls=is_tls, sasl=BEARER))
+    assert isinstance(found, faust.OAuthCredentials)
+    assert isinstance(found.oauth_cb, ClientCredentialsGrant)
+    assert (found.ssl_context is not None) == is_tls
+
+
+class Endpoint:
+    """A token endpoint, which answers with `answer` and notes the requests."""
+
+    def __init__(self, answer: web.Response | dict[str, object]) -> None:
+        self.answer = answer
+        self.requests: list[tuple[str, dict[str, str]]] = []
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        app = web.Application()
+        app.router.add_post("/token", self._serve)
+        app.router.add_get("/elsewhere", self._serve)
+        with running(app) as base:
+            yield f"{base}/token"
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        form = {name: str(value) for name, value in (await request.post()).items()}
+        self.requests.append((request.headers.get("Authorization", ""), form))
+        if isinstance(self.answer, web.Response):
+            return self.answer
+        number = len(self.requests)
+        return web.json_response({name: f"{value}{number}" for name, value in self.answer.items()})
+
+
+@pytest.mark.parametrize("scope", [None, "kafka"])
+def test_a_token_is_asked_for_with_name_secret_and_scope(scope: str | None) -> None:
+    endpoint = Endpoint({"access_token": "token"})
+    with endpoint.running() as url:
+        sasl = Sasl(mechanism=OAUTHBEARER, username="änn", password="h:ush", token_url=url, token_scope=scope)
+        assert asyncio.run(ClientCredentialsGrant(sasl).token()) == "token1"
+    ((login, form),) = endpoint.requests
+    assert base64.b64decode(login.removeprefix("Basic ")).decode() == "änn:h:ush"
+    assert form == {"grant_type": "client_credentials"} | ({"scope": scope} if scope else {})
+
+
+def test_a_token_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(credentials, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    endpoint = Endpoint({"access_token": "token", "expires_in": 10})  # 101, 102 … seconds
+    found = []
+    with endpoint.running() as url:
+        grant = ClientCredentialsGrant(
+            Sasl(mechanism=OAUTHBEARER, username="ann", password="hush", token_url=url)
+        )
+        for now[0] in (1000.0, 1080.0, 1080.8, 1162.0, 1162.4):
+            found.append(asyncio.run(grant.token()))
+    assert found == ["token1", "token1", "token2", "token2", "token3"]
+
+
+def test_a_token_without_a_lifetime_is_used_once() -> None:
+    endpoint = Endpoint({"access_token": "token"})
+    with endpoint.running() as url:
+        grant = ClientCredentialsGrant(
+            Sasl(mechanism=OAUTHBEARER, username="ann", password="hush", token_url=url)
+        )
+        assert [asyncio.run(grant.token()) for _ in range(2)] == ["token1", "token2"]
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (401, '{"access_token": "token"}'),
+        (200, "junk"),
+        (200, "[]"),
+        (200, "{}"),
+        (200, '{"access_token": "token", "expires_in": "soon"}'),
+        (302, ""),
+    ],
+)
+def test_an_endpoint_that_gives_no_token_is_named_without_the_secret(status: int, text: str) -> None:
+    endpoint = Endpoint(web.Response(status=status, text=text, headers={"Location": "/elsewhere"}))
+    with endpoint.running() as url:
+        sasl = Sasl(mechanism=OAUTHBEARER, username="ann", password="hush", token_url=url)
+        with pytest.raises(Unavailable) as refused:
+            asyncio.run(ClientCredentialsGrant(sasl).token())
+    assert f"Kafka cannot be reached: no token from {url}" in str(refused.value)
+    assert "hush" not in str(refused.value)
+    assert len(endpoint.requests) == 1
+
+
+def test_an_endpoint_that_nobody_serves_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"no token from http://127\.0\.0\.1:1/: ClientConnectorError"):
+        asyncio.run(ClientCredentialsGrant(BEARER).token())

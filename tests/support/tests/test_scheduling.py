@@ -4,7 +4,7 @@ SHARED = f"{INTEGRATION}test_batches_do_not_matter.py"
 OWN = f"{INTEGRATION}test_service_loop.py"
 SPARK = f"{ENGINE}tests/test_kinds.py"
 UNIT = "libs/odf_common/tests/chain/test_rules.py"
-WAITING = "libs/odf_common/tests/adapters/test_quiet_partitions.py"
+WAITING = "libs/odf_common/tests/adapters/test_kafka_records.py"
 ALL = (OWN, SHARED, SPARK, UNIT)
 
 

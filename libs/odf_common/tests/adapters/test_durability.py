@@ -2,10 +2,14 @@
 
 import errno
 import os
+import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from odf_testing.contracts import CONTENT, NAME, a_dataset, a_hash, an_entry
 from odf_testing.power_cut import Recorder
@@ -14,6 +18,9 @@ from odf_common.adapters.local import durable
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import keep_dataset_key, node_key
 from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
+from odf_common.adapters.memory import DecodeBudget, MemoryInUse, max_decoded_bytes
+from odf_common.adapters.reserve import MIN_FREE_BYTES, RESERVE_BYTES, Reserve
+from odf_common.errors import StorageUnavailable
 from odf_common.identity.dataset_refs import HEAD
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.store import ObjectKind
@@ -202,3 +209,121 @@ def _target(handle: Path) -> str:
         return str(handle.readlink())
     except FileNotFoundError:  # other threads close files meanwhile
         return ""
+
+
+@pytest.fixture
+def reserve(tmp_path: Path) -> Reserve:
+    if shutil.disk_usage(tmp_path).free < MIN_FREE_BYTES:
+        pytest.fail(f"{tmp_path} has less than {MIN_FREE_BYTES} bytes free")
+    return Reserve(tmp_path / "home")
+
+
+def size_of(home: Path) -> int | None:
+    file = home / "home" / "reserve"
+    return file.stat().st_blocks * 512 if file.exists() else None
+
+
+def failing(number: int) -> object:
+    def allocate(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return allocate
+
+
+def test_it_is_allocated_once_and_released_once(tmp_path: Path, reserve: Reserve) -> None:
+    reserve.refill()
+    reserve.refill()
+    assert size_of(tmp_path) == RESERVE_BYTES
+    assert reserve.release()
+    assert not reserve.release()
+    assert size_of(tmp_path) is None
+    reserve.refill()
+    assert size_of(tmp_path) == RESERVE_BYTES
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_that_cannot_allocate_is_written_to(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(number))
+    reserve.refill()
+    os.sync()
+    assert (tmp_path / "home" / "reserve").read_bytes() == bytes(RESERVE_BYTES)
+
+
+def test_a_disk_that_fills_up_leaves_nothing_and_says_so(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with pytest.raises(StorageUnavailable, match="No space left"):
+        reserve.refill()
+    assert size_of(tmp_path) is None
+
+
+@pytest.mark.parametrize(("free", "is_allocated"), [(MIN_FREE_BYTES - 1, False), (MIN_FREE_BYTES, True)])
+def test_the_last_free_bytes_are_not_reserved(
+    tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch, free: int, is_allocated: bool
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    reserve.refill()
+    assert (size_of(tmp_path) == RESERVE_BYTES) == is_allocated
+
+
+def test_no_file_stays_open(tmp_path: Path, reserve: Reserve, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve.refill()
+    reserve.release()
+    monkeypatch.setattr(os, "posix_fallocate", failing(errno.ENOSPC))
+    with pytest.raises(StorageUnavailable):
+        reserve.refill()
+    open_files = [str(handle.resolve()) for handle in Path("/proc/self/fd").iterdir()]
+    assert not [file for file in open_files if file.startswith(f"{tmp_path}/")]
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [
+        ("4294967296\n", GIB // 2),
+        ("max\n", None),
+        ("1125899906842624\n", None),
+        (None, None),
+    ],
+)
+def test_a_table_may_take_an_eighth_of_the_memory(
+    tmp_path: Path, limit: str | None, expected: int | None
+) -> None:
+    file = tmp_path / "memory.max"
+    if limit is not None:
+        file.write_text(limit)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert max_decoded_bytes(1 << 50, file) == (expected or machine // 8)
+    assert max_decoded_bytes(1000, file) == 1000
+
+
+def test_tables_are_decoded_together_up_to_a_limit() -> None:
+    most = pa.total_allocated_bytes() + 1000
+    budget = DecodeBudget(most, wait=0.2)
+    with (
+        budget.admit(600),
+        pytest.raises(MemoryInUse, match="takes the memory for 0 MiB"),
+        budget.admit(600),
+    ):
+        pass
+    kept = pa.allocate_buffer(600)
+    with pytest.raises(MemoryInUse), budget.admit(600):
+        pass
+    del kept
+    with budget.admit(600):
+        pass
+
+
+def test_a_table_waits_until_another_one_is_released() -> None:
+    budget = DecodeBudget(pa.total_allocated_bytes() + 1000)
+    kept = [pa.allocate_buffer(600)]
+    release = threading.Timer(0.3, kept.clear)
+    release.start()
+    with budget.admit(600):
+        assert not kept
+    release.join()

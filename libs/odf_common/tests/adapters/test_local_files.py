@@ -328,6 +328,7 @@ def test_a_lock_leaves_no_file_open_once_it_is_released_or_refused(
         flock(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
+    assert claims.try_claim(tmp_path, a_dataset()) is None, "its file was just removed"
     claim = claims.try_claim(tmp_path, a_dataset())
     assert claim is not None
     assert open_in(tmp_path) == 1
@@ -343,7 +344,8 @@ def test_a_claim_that_is_settled_and_then_released_does_not_touch_later_ones(tmp
     first = claims.try_claim(tmp_path, a_dataset())
     assert first is not None
     first.settle()
-    second = claims.try_claim(tmp_path, a_dataset())  # its file has the descriptor of the one that was closed
+    # Its file has the descriptor of the one that was closed.
+    second = claims.try_claim(tmp_path, a_dataset())
     assert second is not None
     first.release()
     assert claims.try_claim(tmp_path, a_dataset()) is None, "the second still holds it"

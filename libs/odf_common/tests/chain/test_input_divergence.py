@@ -17,6 +17,7 @@ from odf_testing.builders import (
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.compare_chains import BlockIndex, ConsistentBlock, find_consistent_block
+from odf_common.chain.dependency_order import in_order
 from odf_common.chain.rules import admit
 from odf_common.chain.walk import ChainBroken
 from odf_common.codec.flatbuffers import BLOCK_KIND, Manifest, block_hash, decode_block, encode_message
@@ -254,3 +255,13 @@ def test_a_broken_chain_is_reported_on_each_lookup() -> None:
         with pytest.raises(ChainBroken):
             line.contains(chain.blocks[0].hash)
     assert line.contains(chain.blocks[-2].hash)
+
+
+def test_each_comes_after_what_it_names() -> None:
+    assert list(in_order({"c": ["b"], "a": [], "b": ["a"]})) == ["a", "b", "c"]
+
+
+def test_a_cycle_comes_last_and_terminates() -> None:
+    found = list(in_order({"x": ["y"], "y": ["x", "a"], "after": ["x"], "self": ["self"], "a": []}))
+    assert found[0] == "a"
+    assert sorted(found[1:]) == ["after", "self", "x", "y"]

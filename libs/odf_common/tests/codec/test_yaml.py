@@ -1,8 +1,15 @@
 """Manifests as people write them."""
 
+import json
+import sys
+import unicodedata
 from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from odf_testing.profiles import examples
 
 from odf_common.codec.manifests import (
     block_from_text,
@@ -15,11 +22,11 @@ from odf_common.codec.manifests import (
     to_plain,
     to_yaml,
 )
-from odf_common.codec.yaml_syntax import documents, scalar_of
+from odf_common.codec.visible_text import is_visible, visible, visible_json, visible_line
+from odf_common.codec.yaml_syntax import documents, scalar_of, write
 from odf_common.errors import InvalidInput
 from odf_common.metadata import data_schema as sc
 from odf_common.metadata import events as ev
-from odf_common.metadata import events as st
 from odf_common.metadata import fetching
 from odf_common.metadata.events import Repository
 from odf_common.metadata.scalars import ExtraAttributes
@@ -57,8 +64,8 @@ def test_snapshot_is_read() -> None:
     assert snapshot.metadata == (
         ev.AddPushSource(
             source_name="default",
-            read=st.ReadStepNdJson(ddl_schema=("city STRING", "population BIGINT")),
-            merge=st.MergeStrategyLedger(primary_key=("city",)),
+            read=ev.ReadStepNdJson(ddl_schema=("city STRING", "population BIGINT")),
+            merge=ev.MergeStrategyLedger(primary_key=("city",)),
         ),
         ev.SetVocab(event_time_column="date"),
     )
@@ -95,22 +102,22 @@ def test_unsigned_types_are_read_in_the_same_spellings(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("schema", ["a INT"], st.ReadStepCsv(ddl_schema=("a INT",))),
-        ("ddlSchema", ["a INT"], st.ReadStepCsv(ddl_schema=("a INT",))),
+        ("schema", ["a INT"], ev.ReadStepCsv(ddl_schema=("a INT",))),
+        ("ddlSchema", ["a INT"], ev.ReadStepCsv(ddl_schema=("a INT",))),
         (
             "schema",
             {"fields": [{"name": "a", "type": {"kind": "Int32"}}]},
-            st.ReadStepCsv(schema=sc.DataSchema(fields=(sc.DataField(name="a", type=sc.DataTypeInt32()),))),
+            ev.ReadStepCsv(schema=sc.DataSchema(fields=(sc.DataField(name="a", type=sc.DataTypeInt32()),))),
         ),
     ],
 )
 def test_schema_of_a_read_step_is_ddl_or_an_odf_schema(key: str, value: Any, expected: Any) -> None:
-    assert from_plain(st.ReadStepCsv, {"kind": "Csv", key: value}) == expected
+    assert from_plain(ev.ReadStepCsv, {"kind": "Csv", key: value}) == expected
 
 
 def test_ddl_given_twice_is_refused() -> None:
     with pytest.raises(InvalidInput, match="another name"):
-        from_plain(st.ReadStepCsv, {"kind": "Csv", "schema": ["a INT"], "ddlSchema": ["a INT"]})
+        from_plain(ev.ReadStepCsv, {"kind": "Csv", "schema": ["a INT"], "ddlSchema": ["a INT"]})
 
 
 @pytest.mark.parametrize("key", ["schema", "rawArrowSchema"])
@@ -346,3 +353,53 @@ content:
     assert written.location("content.name") == "a.yaml:5:3"
     assert written.location("content.metadata[0].read.ddlSchema[1]") == "a.yaml:11:37"
     assert written.location("content.metadata[0].preprocess") == "a.yaml:8:7"
+
+
+KEPT = "\t\n"
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+BLANK = "\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\uffa0\U000e0100\U000e0fff"
+
+
+def test_every_control_and_format_character_of_unicode_is_hidden() -> None:
+    hidden = [one for one in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(one) in UNSEEN]
+    assert {"\x1b", "\xad", "\u061c", "\u200d", "\u202e", "\u2069", "\ufeff", "\U000e0041"} <= {*hidden}
+    assert [one for one in hidden if is_visible(one) and one not in KEPT] == []
+
+
+@pytest.mark.parametrize("text", BLANK)
+def test_characters_that_fonts_leave_blank_are_hidden(text: str) -> None:
+    assert not is_visible(text)
+    assert visible(text).isascii()
+
+
+@pytest.mark.parametrize(
+    "text", ["Zürich", "القاهرة", "תל אביב", "北京", "ประเทศไทย", "नमस्ते", "☀️", "👩🏽", "ö", "a\tb\nc"]
+)
+def test_letters_of_all_scripts_are_shown(text: str) -> None:
+    assert visible(text) == text
+
+
+def test_text_from_right_to_left_keeps_its_letters_but_not_its_marks() -> None:
+    assert visible("\u200fالقاهرة\u202e") == "\\u200fالقاهرة\\u202e"
+    assert visible("👩\u200d🚀") == "👩\\u200d🚀"
+    assert visible("\x1b[31m\xad\U000e0041\ud800\r") == "\\x1b[31m\\xad\\U000e0041\\ud800\\r"
+
+
+def test_one_line_has_no_tabs_and_shows_where_lines_end() -> None:
+    assert visible_line("a\tb\nc\u2066") == "a\\tb↵c\\u2066"
+
+
+TEXTS = st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("\u202e\u200b\U000e0041\"'\\: #\n\t" + BLANK)
+)
+
+
+@settings(max_examples=examples(300))
+@given(st.dictionaries(TEXTS, st.lists(TEXTS, max_size=2), max_size=2))
+def test_json_and_yaml_have_the_same_values_and_show_all_characters(value: dict[str, list[str]]) -> None:
+    as_json, as_yaml = visible_json(json.dumps(value, ensure_ascii=False)), write(value)
+    assert is_visible(as_json)
+    assert is_visible(as_yaml)
+    assert json.loads(as_json) == value
+    assert yaml.safe_load(as_yaml) == value
+    assert documents(as_yaml.encode(), "a")[0].value == value

@@ -1,13 +1,18 @@
 """Notes stored next to a dataset's objects, and the keys of its batches."""
 
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_hash, a_push_source, a_schema, a_seed
-from odf_testing.memory_store import MemoryBlobStore
+from odf_testing.memory_store import MemoryBlobStore, MemoryRefStore
 
+from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.dataset.batch_keys import key_in_run, run_and_place, run_of
 from odf_common.dataset.dataset_notes import (
     COMPLETE,
     DROPPED,
+    NOTE,
     RemoteAliases,
     change_aliases,
     complete_until,
@@ -18,7 +23,8 @@ from odf_common.dataset.dataset_notes import (
     note_drop,
     remote_aliases,
 )
-from odf_common.errors import HeadMoved, OdfError, Unavailable
+from odf_common.dataset.node_datasets import StoredDataset, require_readable_block, require_stored_block
+from odf_common.errors import Damaged, HeadMoved, OdfError, Unavailable
 from odf_common.ports.store import ObjectKind
 
 ID = a_dataset()
@@ -122,3 +128,88 @@ def test_a_batch_of_a_run_has_the_runs_key_and_its_index(place: int) -> None:
 def test_any_other_key_is_a_separate_run(key: str) -> None:
     assert run_and_place(key) is None
     assert run_of(key) == key
+
+
+FIRST, SECOND = "https://example.org/orders", "shop/orders"
+
+
+def store() -> MemoryBlobStore:
+    return MemoryBlobStore(MemoryRefStore())
+
+
+def test_a_dataset_has_no_aliases_at_first() -> None:
+    assert remote_aliases(store(), a_dataset()) == RemoteAliases()
+
+
+def test_aliases_keep_their_order_and_are_unique() -> None:
+    blobs = store()
+    change_aliases(blobs, a_dataset(), lambda known: known.with_pull(SECOND).with_pull(FIRST))
+    change_aliases(blobs, a_dataset(), lambda known: known.with_pull(SECOND))
+    change_aliases(blobs, a_dataset(), lambda known: known.with_push(FIRST))
+    assert remote_aliases(blobs, a_dataset()) == RemoteAliases(pull=(SECOND, FIRST), push=(FIRST,))
+
+
+def test_nothing_remains_of_aliases_that_were_all_deleted() -> None:
+    blobs = store()
+    change_aliases(blobs, a_dataset(), lambda known: known.with_pull(FIRST).with_push(SECOND))
+    change_aliases(blobs, a_dataset(), lambda known: known.without_pull(FIRST).without_push(SECOND))
+    assert blobs.note(a_dataset(), NOTE) is None
+
+
+def test_a_damaged_note_is_replaced_by_the_next_change() -> None:
+    blobs = store()
+    for text in ("", "no JSON", "[]", '{"pull": "x", "push": []}', '{"pull": [1], "push": []}'):
+        blobs.set_note(a_dataset(), NOTE, text)
+        assert remote_aliases(blobs, a_dataset()) == RemoteAliases()
+    change_aliases(blobs, a_dataset(), lambda known: known.with_pull(FIRST))
+    assert remote_aliases(blobs, a_dataset()).pull == (FIRST,)
+
+
+def test_two_changes_at_the_same_time_are_both_kept() -> None:
+    blobs = store()
+    with ThreadPoolExecutor(1) as pool:
+        with blobs.noting(a_dataset()):
+            changing = pool.submit(change_aliases, blobs, a_dataset(), lambda known: known.with_pull(FIRST))
+            assert not wait([changing], timeout=0.1).done
+            blobs.set_note(a_dataset(), NOTE, f'{{"pull": ["{SECOND}"], "push": []}}')
+        changing.result()
+    assert remote_aliases(blobs, a_dataset()).pull == (SECOND, FIRST)
+
+
+DATASET = a_dataset()
+NAME, OTHER = a_hash("one"), a_hash("other")
+
+
+def test_a_dataset_has_its_own_objects_and_references_only(tmp_path: Path) -> None:
+    refs, blobs = MemoryRefStore(), LocalBlobStore(tmp_path)
+    for dataset, name in ((DATASET, NAME), (a_dataset("other"), OTHER)):
+        refs.compare_and_set(dataset, expected=None, new=name)
+        for kind in (ObjectKind.BLOCK, ObjectKind.DATA):
+            blobs.put(dataset, kind, name, kind.value.encode())
+    refs.compare_and_set(DATASET, expected=None, new=OTHER, ref="next")
+    stored = StoredDataset(DATASET, blobs, refs)
+
+    assert (stored.head(), stored.head("next"), stored.head("none")) == (NAME, OTHER, None)
+    assert stored.has(ObjectKind.DATA, NAME)
+    assert not stored.has(ObjectKind.DATA, OTHER)
+    assert stored.read_block(NAME) == b"blocks"
+    assert list(stored.names(ObjectKind.DATA)) == [NAME]
+    assert stored.size(ObjectKind.DATA, NAME) == len(b"data")
+    assert stored.local_path(ObjectKind.DATA, NAME).read_bytes() == b"data"
+    with stored.open(ObjectKind.DATA, NAME) as file:
+        assert file.read() == b"data"
+
+
+def test_a_block_that_cannot_be_continued_from_is_named_by_its_file() -> None:
+    blobs, block = MemoryBlobStore(), a_chain().blocks[0]
+    file = f"datasets/{DATASET.folder}/blocks/{block.hash}"
+    for require in (require_readable_block, require_stored_block):
+        with pytest.raises(Damaged, match="the file is missing") as damaged:
+            require(blobs, DATASET, block.hash)
+        assert damaged.value.file == file
+
+    blobs.put(DATASET, ObjectKind.BLOCK, block.hash, block.raw[:-1])
+    require_stored_block(blobs, DATASET, block.hash)
+    with pytest.raises(Damaged, match="does not match its hash") as damaged:
+        require_readable_block(blobs, DATASET, block.hash)
+    assert damaged.value.file == file

@@ -1,6 +1,6 @@
 """Stored transforms are replayed as they were, however their dataset and its inputs have changed since."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from odf_testing.builders import (
     a_query,
     a_schema,
     a_seed,
+    a_time,
     a_transform,
     some_data,
 )
@@ -23,7 +24,9 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefSt
 from odf_testing.passing_engine import PassingEngine
 
 from odf_common.chain.state import ChainState, progress_after
+from odf_common.chain.transform_steps import RequestFiles
 from odf_common.chain.walk import fold
+from odf_common.data.schema_evolution import schema_of_event
 from odf_common.dataset.replay import (
     Replayer,
     StoredBlock,
@@ -50,6 +53,7 @@ from odf_common.metadata.events import (
     SetInfo,
     SetTransform,
     SqlQueryStep,
+    TransformInput,
 )
 from odf_common.ports.engine import (
     MigrateRequest,
@@ -321,3 +325,49 @@ def test_an_input_is_replayed_only_up_to_the_end_of_the_step(world: World, tmp_p
     assert [progress_after(step).last_block for step in stored.event.query_inputs] == [before]
     assert world.engine.asked_columns == [["city"]]
     assert DatasetId.parse(str(world.engine.requests[0].query_inputs[0].dataset_id)) == A
+
+
+A, B = a_dataset("a"), a_dataset("b")
+FILES = RequestFiles(prev_checkpoint=None, new_checkpoint="checkpoint", new_data="data")
+
+
+def read(dataset: DatasetId, *, has_schema: bool = True) -> ChainState:
+    """Return the state of an input."""
+    events = (a_seed(dataset=dataset), a_push_source(), *((a_schema(),) if has_schema else ()))
+    return a_chain(*events).state
+
+
+def query(*inputs: tuple[DatasetId, str | None]) -> SetTransform:
+    """Return a query of datasets by their aliases."""
+    named = tuple(TransformInput(dataset_ref=str(dataset), alias=alias) for dataset, alias in inputs)
+    return replace(a_transform(A), inputs=named)
+
+
+def request(
+    old: SetTransform, new: SetTransform, inputs: Mapping[DatasetId, ChainState] | None = None
+) -> MigrateRequest:
+    known = {A: read(A), B: read(B)} if inputs is None else inputs
+    return migrate_request(a_chain().state, old, new, known, system_time=a_time(), files=FILES)
+
+
+def test_the_inputs_of_both_versions_are_named_once() -> None:
+    found = request(query((A, "one"), (B, None)), query((B, None), (A, "ONE"), (A, "two"))).inputs
+
+    assert [one.name for one in found] == ["one", str(B), "two"]
+    state = read(A)
+    assert state.schema is not None
+    assert found[0].schema == schema_of_event(state.schema)
+    assert found[0].vocab == state.vocabulary
+
+
+def test_an_alias_is_not_used_for_another_input_than_before() -> None:
+    with pytest.raises(InvalidInput, match=f"one was the alias of {A} and is now that of {B}"):
+        request(query((A, "One")), query((B, "one")))
+
+
+@pytest.mark.parametrize("inputs", [{}, {A: read(A, has_schema=False)}])
+def test_an_input_of_a_migration_without_a_schema_is_not_found(
+    inputs: Mapping[DatasetId, ChainState],
+) -> None:
+    with pytest.raises(NotFound, match="the schema of one"):
+        request(query((A, "one")), query((A, "one")), inputs)

@@ -1,21 +1,30 @@
 """Calls without the node's secret are refused, whatever they call; clients send it to no other user's server."""
 
 import logging
+import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from odf_testing.certificates import self_signed
 
+from odf_common.adapters import socket_users
 from odf_common.adapters.grpc.client import ServiceSilent, await_channel, calling, channel
-from odf_common.adapters.grpc.peer_credentials import CallerUnknown, PeerSecret
+from odf_common.adapters.grpc.peer_credentials import CallerUnknown, PeerSecret, PeerTls
 from odf_common.adapters.grpc.server import GrpcServer, serve
-from odf_common.adapters.socket_users import ServerOfAnotherUser
-from odf_common.errors import OdfError, Refused
+from odf_common.adapters.socket_users import (
+    ServerOfAnotherUser,
+    are_users_known,
+    user_of_client,
+    user_of_server,
+)
+from odf_common.errors import InvalidInput, OdfError, Refused, Unavailable
 from odf_common.proto.odf.node.v1 import ingest_pb2 as pb
 from odf_common.proto.odf.node.v1 import ingest_pb2_grpc
 
@@ -248,3 +257,173 @@ def test_the_secret_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger(__name__).warning("%r %s", SECRET, CallerUnknown())
     assert "horse" not in caplog.text
     assert isinstance(CallerUnknown(), OdfError)
+
+
+def peer(folder: Path) -> PeerTls:
+    folder.mkdir(exist_ok=True)
+    certificate, key = self_signed(folder)
+    return PeerTls.read(certificate=certificate, key=key, authority=certificate)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> PeerTls:
+    return peer(tmp_path)
+
+
+@pytest.fixture
+def port(tls: PeerTls) -> Iterator[int]:
+    server = serve("127.0.0.1:0", lambda _: (), credentials=tls)
+    yield server.port
+    server.stop(0)
+
+
+def is_serving(open_channel: grpc.Channel) -> bool:
+    stub = health_pb2_grpc.HealthStub(open_channel)
+    with calling("the service"):
+        answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def test_peers_with_certificates_of_one_authority_connect(tls: PeerTls, port: int) -> None:
+    address = f"127.0.0.1:{port}"
+    with channel(address, tls) as plain, await_channel("the service", address, credentials=tls) as watched:
+        assert is_serving(plain)
+        assert is_serving(watched)
+
+
+def test_others_are_refused(tmp_path: Path, tls: PeerTls, port: int) -> None:
+    stranger = peer(tmp_path / "stranger")
+    trusting = PeerTls(certificate=stranger.certificate, key=stranger.key, authority=tls.authority)
+    for own in (None, stranger, trusting):
+        with channel(f"127.0.0.1:{port}", own) as open_channel, pytest.raises(Unavailable):
+            is_serving(open_channel)
+
+
+def test_a_client_without_a_certificate_is_refused(tls: PeerTls, port: int) -> None:
+    anonymous = grpc.ssl_channel_credentials(tls.authority)
+    with grpc.secure_channel(f"127.0.0.1:{port}", anonymous) as open_channel, pytest.raises(Unavailable):
+        is_serving(open_channel)
+
+
+def test_a_server_whose_certificate_names_another_host_is_refused(tls: PeerTls, port: int) -> None:
+    with channel(f"localhost:{port}", tls) as open_channel, pytest.raises(Unavailable):
+        is_serving(open_channel)
+
+
+def test_a_key_of_another_certificate_is_named_when_it_is_read(tmp_path: Path, tls: PeerTls) -> None:
+    del tls
+    (tmp_path / "other").mkdir()
+    certificate, _ = self_signed(tmp_path)
+    _, key = self_signed(tmp_path / "other")
+    with pytest.raises(
+        InvalidInput, match=r"cert\.pem, .*other/key\.pem: not a certificate and its private key"
+    ):
+        PeerTls.read(certificate=certificate, key=key, authority=certificate)
+
+
+NOBODY = 65534
+CLIENT = """
+import encodings.idna, os, socket, sys
+os.setresuid(65534, 65534, 65534)
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+print(client.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+SERVER = """
+import encodings.idna, os, socket, sys
+os.setresuid(65534, 65534, 65534)
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=["netlink", "/proc/net"])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "/proc/net":
+
+        def refuse(*_: object) -> None:
+            raise PermissionError
+
+        monkeypatch.setattr(socket_users, "_query_netlink", refuse)
+    return str(request.param)
+
+
+def a_server(host: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::")
+
+
+def test_the_kernel_of_this_machine_answers(source: str) -> None:
+    are_users_known.cache_clear()
+    assert are_users_known()
+
+
+@pytest.mark.parametrize(
+    ("listens", "connects"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("::", "127.0.0.1"),
+        ("::", "::ffff:127.0.0.1"),
+        ("::", "::1"),
+    ],
+)
+def test_a_connection_of_this_process_is_ours(source: str, listens: str, connects: str) -> None:
+    with a_server(listens) as server, socket.create_connection((connects, server.getsockname()[1])) as client:
+        accepted, peer = server.accept()
+        with accepted:
+            assert user_of_client(peer[:2], accepted.getsockname()[:2]) == os.geteuid()
+            assert user_of_server((connects, server.getsockname()[1])) == os.geteuid()
+            assert client.getsockname()[1] == peer[1]
+
+
+def test_a_connection_of_another_user_is_that_user_s(source: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
+            server.settimeout(10)
+            accepted, peer = server.accept()
+            with accepted:
+                assert user_of_client(peer, accepted.getsockname()) == NOBODY
+            process.communicate()
+
+
+def test_a_client_that_has_closed_its_socket_is_no_user(source: str) -> None:
+    """Such a socket is shown as that of user 0, whoever had it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, peer = server.accept()
+        with accepted:
+            client.sendall(b"PUT / HTTP/1.1")
+            client.close()
+            assert user_of_client(peer, accepted.getsockname()) is None
+
+
+def test_a_client_that_has_only_finished_sending_is_still_known(source: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
+        accepted, peer = server.accept()
+        with accepted:
+            client.shutdown(socket.SHUT_WR)
+            assert user_of_client(peer, accepted.getsockname()) == os.geteuid()
+
+
+def test_a_server_on_the_port_of_a_client_that_has_gone_is_not_taken_for_it(source: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.create_server(("127.0.0.1", 0)) as server:
+        assert user_of_client(other.getsockname(), server.getsockname()) is None
+
+
+def test_the_server_of_another_user_is_that_user_s(source: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        assert user_of_server(address) == NOBODY
+        process.communicate()
+    assert user_of_server(address) is None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +14,11 @@ from odf_testing.builders import a_dataset
 from odf_testing.bus import MemoryBus
 from odf_testing.certificates import self_signed
 
+from odf_common.adapters.grpc.calls import Call
 from odf_common.adapters.grpc.client import await_channel, channel
 from odf_common.adapters.grpc.peer_credentials import PeerTls
 from odf_common.adapters.grpc.server import serve
-from odf_common.codec.envelopes import decode
+from odf_common.codec.envelopes import Envelope, decode
 from odf_common.errors import NotFound, OdfError, Refused, Unavailable
 from odf_common.ports.bus import AUDIT
 from odf_common.proto.odf.bus.v1.bus_pb2 import AccessDecision
@@ -32,7 +34,7 @@ from odf_common.proto.odf.node.v1 import (
     webhooks_pb2,
 )
 from odf_common.proto.odf.node.v1 import coordinator_pb2 as pb
-from odf_common.service.audit import DROPPED_ENTRIES, Audit
+from odf_common.service.audit import DROPPED_ENTRIES, MAX_NAME_CHARACTERS, Audit
 
 READS: Final = {
     *("Access.ListAccounts", "Access.ListTokens", "Access.ShowAccess", "Access.ListLogIns"),
@@ -306,3 +308,39 @@ def test_a_call_that_cannot_be_noted_is_answered(
 
     monkeypatch.setattr(node.audit, "put", broken)
     stub.Delete(pb.DeleteRequest(ref="orders"))
+
+
+CHANGE: Final = Call(method="/odf.node.v1.Coordinator/Delete", dataset=DATASET)
+
+
+def noted(*calls: Call) -> list[Envelope]:
+    audit, bus = Audit(), MemoryBus()
+    for call in calls:
+        audit.note_call(call)
+    audit.finish(bus)
+    return [decode(*message) for message in bus.topics[AUDIT]]
+
+
+def test_calls_of_the_engine_are_parts_of_others() -> None:
+    assert noted(replace(CHANGE, method="/odf.engine.Engine/ExecuteTransform")) == []
+
+
+def test_a_method_that_is_not_known_may_have_changed_something() -> None:
+    assert len(noted(replace(CHANGE, method="/odf.node.v1.Later/Delete"))) == 1
+
+
+@pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED])
+def test_a_change_without_success_is_not_allowed_and_belongs_to_no_dataset(status: grpc.StatusCode) -> None:
+    done, failed = noted(CHANGE, replace(CHANGE, status=status))
+    assert (done.dataset_id, failed.dataset_id) == (DATASET, "")
+    assert (done.access_decision.is_allowed, failed.access_decision.is_allowed) == (True, False)
+    assert failed.access_decision.dataset == DATASET
+    assert done.may_ignore
+
+
+def test_strings_of_a_client_are_truncated_and_made_valid() -> None:
+    sent = "\ud800" + "x" * 1000
+    call = replace(CHANGE, dataset=sent, subject=sent, certificate_name=sent, address=sent, user_agent=sent)
+    (entry,) = (message.access_decision for message in noted(call))
+    found = {entry.dataset, entry.subject, entry.account, entry.address, entry.user_agent}
+    assert found == {"?" + "x" * (MAX_NAME_CHARACTERS - 1)}

@@ -5,11 +5,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from odf_testing.builders import BLOCK_VERSION, AChain, a_chain, a_dataset, a_hash, a_time
 from odf_testing.coordinator import Coordinator
 
-from odf_common.hashing.multihash import Multihash
+from odf_common.chain.build_blocks import build_blocks
+from odf_common.errors import HeadMoved, NotFound, Refused
+from odf_common.hashing.multihash import Multihash, physical_hash_of
 from odf_common.identity.dataset_refs import DatasetId
+from odf_common.metadata.events import KnownEvent, SetInfo
 from odf_common.ports.store import ObjectKind
+from odf_coordinator.commit.committer import (
+    MAX_ATTEMPTS,
+    Overtaken,
+    Refusal,
+    is_duplicate,
+    require_committed,
+    retry_on_conflict,
+)
 
 Odf = Callable[..., int]
 
@@ -162,3 +174,139 @@ def test_the_lineage_of_a_copy_marks_inputs_that_are_not_on_the_node(
     assert odf("inspect", "lineage", "cities.copy") == 0
     assert "  (not on this node)" in capsys.readouterr().out
     assert odf("inspect", "lineage", "cities") == 1
+
+
+ONE, TWO, THREE = (SetInfo(description=text) for text in ("one", "two", "three"))
+
+
+@pytest.fixture
+def chain() -> AChain:
+    """A chain on which `ONE` and `TWO` were committed, and `THREE` after them."""
+    return a_chain().add(ONE).add(TWO).add(THREE)
+
+
+def asked(
+    chain: AChain, expected: Multihash | None, *events: KnownEvent, at: int, other: AChain | None = None
+) -> bool:
+    """Check whether events were committed on `expected`; `at` is the sequence number of their first block."""
+    known = chain.store | (other.store if other else {})
+
+    def read(name: Multihash) -> bytes:
+        if name not in known:
+            raise NotFound(what=str(name))
+        return known[name]
+
+    return is_duplicate(read, chain.state.head, expected, events, chain.blocks[at].block.system_time)
+
+
+def test_a_commit_is_found_under_the_blocks_that_came_after_it(chain: AChain) -> None:
+    assert asked(chain, chain.blocks[2].hash, ONE, at=3)
+    assert asked(chain, chain.blocks[4].hash, THREE, at=5)
+
+
+def test_several_events_are_a_repeat_in_their_order_only() -> None:
+    chain = a_chain()
+    before, now = chain.state.head, a_time(60)
+    blocks, state = build_blocks(chain.state, [ONE, TWO, THREE], system_time=now, version=BLOCK_VERSION)
+    store = chain.store | {one.hash: one.raw for one in blocks}
+
+    for events in ((ONE,), (ONE, TWO), (ONE, TWO, THREE)):
+        assert is_duplicate(store.__getitem__, state.head, before, events, now)
+    assert not is_duplicate(store.__getitem__, state.head, before, (TWO, ONE), now)
+
+
+def test_no_block_before_the_repeated_ones_is_read(chain: AChain) -> None:
+    reads: list[Multihash] = []
+
+    def read(name: Multihash) -> bytes:
+        reads.append(name)
+        return chain.store[name]
+
+    *_, before, first, last = (block.hash for block in chain.blocks)
+    assert not is_duplicate(read, last, before, (TWO, THREE), chain.blocks[4].block.system_time)
+    assert set(reads) == {before, first, last}
+
+
+def test_other_events_or_another_time_are_no_repeat(chain: AChain) -> None:
+    before = chain.blocks[2].hash
+    assert not asked(chain, before, TWO, at=3)
+    assert not asked(chain, before, ONE, at=4)
+    assert not asked(chain, before, ONE, TWO, at=3)  # one time for both
+
+
+def test_more_events_than_were_committed_are_no_repeat(chain: AChain) -> None:
+    assert not asked(chain, chain.blocks[4].hash, THREE, ONE, at=5)
+
+
+def test_the_same_event_on_another_block_is_no_repeat() -> None:
+    chain = a_chain().add(ONE, TWO)
+    other = a_chain().add(THREE)
+
+    assert chain.blocks[4].block.sequence_number == other.state.sequence_number + 1
+    assert not asked(chain, other.state.head, TWO, at=4, other=other)
+    assert asked(chain, chain.blocks[3].hash, TWO, at=4, other=other)
+
+
+def test_a_whole_chain_may_be_proposed_again(chain: AChain) -> None:
+    seed = chain.blocks[0].block.event
+    assert asked(chain, None, seed, at=0)  # type: ignore[arg-type]
+    assert chain.blocks[0].block.system_time == a_time()
+
+
+def test_an_unknown_block_has_no_successors(chain: AChain) -> None:
+    assert not asked(chain, physical_hash_of(b"unknown"), ONE, at=3)
+
+
+@pytest.mark.parametrize("raw", [b"", bytes(64), b"no block"])
+def test_what_is_stored_as_a_block_but_is_none_has_no_successors(chain: AChain, raw: bytes) -> None:
+    last, expected = chain.blocks[-1], physical_hash_of(raw)
+    store = chain.store | {expected: raw}
+    assert not is_duplicate(store.__getitem__, last.hash, expected, [THREE], last.block.system_time)
+
+
+DATASET = a_dataset()
+ONE, TWO = a_hash("one"), a_hash("two")
+
+
+class Change:
+    """Succeeds after it has lost the race a few times."""
+
+    def __init__(self, overtaken: int) -> None:
+        self.tries = 0
+        self._overtaken = overtaken
+
+    def __call__(self) -> str:
+        self.tries += 1
+        if self.tries <= self._overtaken:
+            raise HeadMoved(dataset=str(DATASET), expected=None, actual=None)
+        return "done"
+
+
+@pytest.mark.parametrize("overtaken", [0, 1, 5, MAX_ATTEMPTS - 1])
+def test_a_change_that_was_overtaken_is_retried(overtaken: int) -> None:
+    change = Change(overtaken)
+
+    assert retry_on_conflict(change) == "done"
+    assert change.tries == overtaken + 1
+
+
+def test_a_change_that_is_always_overtaken_is_abandoned() -> None:
+    change = Change(1000)
+
+    with pytest.raises(HeadMoved):
+        retry_on_conflict(change)
+    assert change.tries == MAX_ATTEMPTS
+
+
+def test_an_overtaken_proposal_names_both_heads() -> None:
+    with pytest.raises(HeadMoved) as moved:
+        require_committed(DATASET, Overtaken(expected=ONE, head=TWO))
+
+    assert (moved.value.expected, moved.value.actual) == (str(ONE), str(TWO))
+
+
+def test_a_refusal_is_raised_with_its_code_and_text() -> None:
+    with pytest.raises(Refused) as refused:
+        require_committed(DATASET, Refusal(code="ObjectMissing", text="it is gone"))
+
+    assert (refused.value.reason, refused.value.text) == ("ObjectMissing", "it is gone")
