@@ -162,7 +162,7 @@ def _content(node: Node, sample: str) -> tuple[list[int], list[bytes | None], It
     if not sample.startswith(TOPIC):
         return [], [], _chunks(sample)
     from odf_cli.embedded.node_file import client_settings_for
-    from odf_common.adapters.kafka.sample import first_messages
+    from odf_common.adapters.kafka.topic_messages import first_messages
     from odf_common.service.connections import kafka_cluster
     from odf_common.service.settings import load
 

@@ -4,19 +4,17 @@ A value larger than its topic accepts is truncated, and marked: header `size` is
 `sha3-256` its hash. The topic, partition and offset always locate the original message.
 """
 
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha3_256
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster, partition_of
 from odf_common.adapters.kafka.publish import NewMessage, publish_all
-from odf_common.errors import NotFound, Unavailable
+from odf_common.adapters.kafka.topic_messages import messages_until_end
+from odf_common.errors import NotFound
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
 
 KIB: Final = 1024
@@ -25,8 +23,6 @@ KIB: Final = 1024
 CUTS: Final = (15 * KIB * KIB, 512 * KIB, 64 * KIB, 8 * KIB, KIB, 0)
 FACT_CHARACTERS: Final = 32 * KIB  # of each header
 SHORT_FACT_CHARACTERS: Final = 200  # characters of each header, if even that must be short
-MESSAGES_PER_FETCH: Final = 500  # messages per fetch
-READ_TIMEOUT_SECONDS: Final = 30.0  # without a message before the end of the partition
 
 Headers = Sequence[tuple[str, bytes]]
 
@@ -73,16 +69,11 @@ class KafkaLetters:
             return
         if low == high:
             return
-        group = f"{self._prefix}odf.{uuid.uuid4().hex}"  # nothing is committed to it
-        config = consuming(self._cluster, group=group)
-        consumer = new_consumer({**config, "enable.partition.eof": True})
-        try:
-            consumer.assign([TopicPartition(topic, partition, low)])
-            for message in _messages(consumer, high):
-                if message.key() == key:
-                    yield _read_letter(message)
-        finally:
-            consumer.close()
+        for message in messages_until_end(self._cluster, topic, {partition: low}):
+            if (message.offset() or 0) >= high:  # a letter of what was sent again meanwhile
+                return
+            if message.key() == key:
+                yield _read_letter(message)
 
     def send_again(self, letters: Iterable[StoredLetter]) -> int:
         """Publish the values to their original topics and partitions; return how many once all are durable."""
@@ -90,29 +81,6 @@ class KafkaLetters:
             self._cluster,
             (NewMessage(topic=one.topic, value=one.value, partition=one.partition) for one in letters),
         )
-
-
-def _messages(consumer: Consumer, end: int) -> Iterator[Message]:
-    """Iterate over the messages of the assigned partition before the offset `end`."""
-    deadline = time.monotonic() + READ_TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
-        try:
-            messages = consumer.consume(MESSAGES_PER_FETCH, 1.0)
-        except KafkaException as error:
-            raise unavailable(error) from error
-        for message in messages:
-            trouble = message.error()
-            if trouble is not None:
-                if trouble.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - public despite its name
-                    return
-                raise unavailable(trouble)
-            deadline = time.monotonic() + READ_TIMEOUT_SECONDS
-            if (message.offset() or 0) >= end:
-                return
-            yield message
-            if (message.offset() or 0) == end - 1:
-                return
-    raise Unavailable(what="Kafka", why=f"no dead letters arrived within {READ_TIMEOUT_SECONDS:g} s")
 
 
 def _read_letter(message: Message) -> StoredLetter:

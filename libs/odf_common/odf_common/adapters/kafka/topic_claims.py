@@ -5,25 +5,16 @@ the topic after writing, so there is no race: in whatever order two nodes write,
 """
 
 import json
-import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Self
-
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from typing import Self
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import consuming, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.kafka.topic_messages import messages_until_end
 from odf_common.errors import Conflict, Unavailable
 from odf_common.ports.bus import NODE_CLAIMS
-
-CLAIM_POLL_SECONDS: Final = 0.5
-CLAIM_READ_SECONDS: Final = 10.0
-# librdkafka's local errors have an underscore in their name, but are public.
-_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,28 +104,7 @@ def claim_prefix(
 
 def _claims(cluster: KafkaCluster, topic: str) -> list[TopicClaim]:
     """Return all claims, in order."""
-    config = consuming(cluster, group=f"{topic}.{uuid.uuid4().hex}")
-    consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": 10})
-    try:
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        return list(_read(consumer))
-    except KafkaException as error:
-        raise unavailable(error) from error
-    finally:
-        consumer.close()
-
-
-def _read(consumer: Consumer) -> Iterable[TopicClaim]:
-    deadline = time.monotonic() + CLAIM_READ_SECONDS
-    while time.monotonic() < deadline:
-        message = consumer.poll(CLAIM_POLL_SECONDS)
-        if message is None:
-            continue
-        error = message.error()
-        if error is None:
-            claim = TopicClaim.decode(message.value() or b"")
-            if claim is not None:
-                yield claim
-        elif error.code() == _END:
-            return
-    raise Unavailable(what="Kafka", why=f"node claims could not be read within {CLAIM_READ_SECONDS:g} s")
+    claims = (
+        TopicClaim.decode(message.value() or b"") for message in messages_until_end(cluster, topic, {0: 0})
+    )
+    return [claim for claim in claims if claim is not None]
