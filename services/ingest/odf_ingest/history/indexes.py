@@ -26,7 +26,8 @@ import structlog
 from odf_common.chain.state import ChainState
 from odf_common.data.columns import Operation
 from odf_common.hashing.multihash import Multihash
-from odf_common.metadata.events import DatasetVocabulary, Strings
+from odf_common.metadata.events import DatasetVocabulary
+from odf_common.metadata.scalars import Strings
 from odf_ingest.history.keys import Keys, first_of_each, key_array, last_of_each, with_keys
 from odf_ingest.history.run_file import take_rows
 from odf_ingest.history.run_store import PRESENCE_COLUMN, RunStore

@@ -29,7 +29,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 import structlog
 
-from odf_common.metadata.events import Strings
+from odf_common.metadata.scalars import Strings
 from odf_ingest.history.keys import VERSION, Keys
 from odf_ingest.history.run_file import Run, RunLayout, RunLimits, write_merged, write_run
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import Strings
+from odf_common.metadata.scalars import Strings
 from odf_ingest.history.keys import Keys, equal, key_array, key_order
 from odf_ingest.merge.interface import MergeResult, by_key
 

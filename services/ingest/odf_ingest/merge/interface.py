@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from odf_common.metadata.events import Strings
+from odf_common.metadata.scalars import Strings
 from odf_ingest.history.keys import Keys, comparable
 
 

@@ -35,8 +35,8 @@ from odf_common.metadata.events import (
     MergeStrategyLedger,
     MergeStrategySnapshot,
     MergeStrategyUpsertStream,
-    Strings,
 )
+from odf_common.metadata.scalars import Strings
 from odf_ingest.errors import IncompleteCorrection, SnapshotRetractsTooMuch
 from odf_ingest.history.keys import first_of_each, key_array, last_of_each
 from odf_ingest.merge.changes import Changes

@@ -15,7 +15,8 @@ import structlog
 
 from odf_common.data.columns import Operation
 from odf_common.errors import InvalidInput
-from odf_common.metadata.events import MergeStrategyChangelogStream, Strings
+from odf_common.metadata.events import MergeStrategyChangelogStream
+from odf_common.metadata.scalars import Strings
 from odf_ingest.merge.strategies import key_columns
 from odf_ingest.prepare.batch import BadRecord, MessageBatch, Part
 from odf_ingest.prepare.debezium_values import JsonObject, converters, object_of, text_of, with_values
