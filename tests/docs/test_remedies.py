@@ -128,7 +128,7 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_dropping_engines.py::test_data_of_a_previous_engine_is_derived_again_as_advised"
     ),
     "odf_coordinator/operations/drop_and_rebuild.py InputsMissing.advice": (
-        f"{COORDINATOR}/test_copies_without_data.py::test_inputs_that_are_missing_are_named"
+        f"{COORDINATOR}/test_copies.py::test_inputs_that_are_missing_are_named"
     ),
     "odf_coordinator/storage.py CopyLost.__str__": COPIES,
     "odf_coordinator/storage.py DataDropped.__str__": LOST,

@@ -284,7 +284,7 @@ def test_a_dataset_that_cannot_be_read_is_listed_with_since_when_and_what_to_do(
         return head(dataset, ref)
 
     monkeypatch.setattr(pair.refs, "head", failing)
-    first, second = listed_datasets(pair), listed(pair)
+    first, second = listed_datasets(pair), listed_datasets(pair)
 
     assert why in first["towns"].problem
     assert remedy in first["towns"].remedy

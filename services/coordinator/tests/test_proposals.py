@@ -265,7 +265,7 @@ def test_what_is_stored_as_a_block_but_is_none_has_no_successors(chain: AChain, 
 
 
 DATASET = a_dataset()
-ONE, TWO = a_hash("one"), a_hash("two")
+HASH_ONE, HASH_TWO = a_hash("one"), a_hash("two")
 
 
 class Change:
@@ -300,9 +300,9 @@ def test_a_change_that_is_always_overtaken_is_abandoned() -> None:
 
 def test_an_overtaken_proposal_names_both_heads() -> None:
     with pytest.raises(HeadMoved) as moved:
-        require_committed(DATASET, Overtaken(expected=ONE, head=TWO))
+        require_committed(DATASET, Overtaken(expected=HASH_ONE, head=HASH_TWO))
 
-    assert (moved.value.expected, moved.value.actual) == (str(ONE), str(TWO))
+    assert (moved.value.expected, moved.value.actual) == (str(HASH_ONE), str(HASH_TWO))
 
 
 def test_a_refusal_is_raised_with_its_code_and_text() -> None:

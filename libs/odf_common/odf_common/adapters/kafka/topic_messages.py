@@ -15,7 +15,7 @@ from odf_common.errors import OdfError, Unavailable
 
 IDLE_TIMEOUT_SECONDS: Final = 10.0  # without a message
 POLL_SECONDS: Final = 0.5
-FETCH_WAIT_MS: Final = 10  # until a broker without messages reports the end of a partition
+END_WAIT_MS: Final = 10  # until a broker without messages reports the end of a partition
 
 
 class SampledMessage(NamedTuple):
@@ -28,7 +28,7 @@ class SampledMessage(NamedTuple):
 def messages_until_end(cluster: KafkaCluster, topic: str, starts: Mapping[int, int]) -> Generator[Message]:
     """Yield the messages of partitions from their start offsets to their current ends; raises `Unavailable`."""
     config = consuming(cluster, group=f"{topic}.{uuid.uuid4().hex}")  # nothing is committed to it
-    consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": FETCH_WAIT_MS})
+    consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": END_WAIT_MS})
     unread = set(starts)
     deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS
     try:
