@@ -100,9 +100,6 @@ def test_bytes_that_are_no_message_about_the_key_are_refused(key: str, value: by
         decode(key.encode(), value)
 
 
-DATASET = DatasetId.of_key(bytes(32))
-
-
 @given(st.integers(-(2**63) * 10**9, (2**63 - 1) * 10**9))
 def test_a_time_is_transmitted_exactly(ns: int) -> None:
     assert time_of(time_message(Timestamp(ns))) == Timestamp(ns)

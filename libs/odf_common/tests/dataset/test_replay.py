@@ -327,7 +327,7 @@ def test_an_input_is_replayed_only_up_to_the_end_of_the_step(world: World, tmp_p
     assert DatasetId.parse(str(world.engine.requests[0].query_inputs[0].dataset_id)) == A
 
 
-A, B = a_dataset("a"), a_dataset("b")
+B = a_dataset("b")
 FILES = RequestFiles(prev_checkpoint=None, new_checkpoint="checkpoint", new_data="data")
 
 
