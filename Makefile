@@ -72,7 +72,7 @@ integration: testsetup ## tests over the real broker, Redis and Spark
 
 .PHONY: soak
 soak: testsetup ## the long cases that `make test` leaves out: before a release; an hour
-	@python -m pytest -n 2 --dist loadfile --timeout 1800 -m soak
+	@TZ=Asia/Kolkata python -m pytest -n 2 --dist loadfile --timeout 1800 -m soak
 
 .PHONY: explore
 explore: testsetup ## property-based and model tests with random examples, and many more; half an hour or longer
