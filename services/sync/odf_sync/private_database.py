@@ -8,7 +8,6 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,26 +18,28 @@ from odf_common.errors import Damaged, StorageUnavailable
 LOCK_SECONDS: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Definition:
-    """The name of a database, and its tables."""
-
-    file: str
-    """Its name in the home."""
-    version: int
-    tables: str
-    """Statements that create its tables."""
-    unreadable: Callable[[str], Damaged]
-    """Returns the error of a database that cannot be read, from the reason."""
-
-
 class PrivateDatabase:
     """A database; thread-safe."""
 
-    def __init__(self, home: Path | None, definition: Definition) -> None:
-        """Open the database of a node on first use; without a home, keep everything in memory."""
-        self._definition = definition
-        self._file = None if home is None else home / definition.file
+    def __init__(
+        self,
+        home: Path | None,
+        file: str,
+        tables: str,
+        unreadable: Callable[[str], Damaged],
+        *,
+        version: int = 1,
+    ) -> None:
+        """Open the database of a node on first use; without a home, keep everything in memory.
+
+        `file` is its name in the home; `tables` has the statements that create its tables; `unreadable` returns the
+        error of a database that cannot be read, from the reason.
+        """
+        self._name = file
+        self._tables = tables
+        self._unreadable = unreadable
+        self._version = version
+        self._file = None if home is None else home / file
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
 
@@ -75,19 +76,14 @@ class PrivateDatabase:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        definition = self._definition
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = EXTRA")  # also the folder, when a journal is removed
         connection.execute("PRAGMA secure_delete = ON")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version == 0:
-            connection.executescript(
-                f"BEGIN; {definition.tables} PRAGMA user_version = {definition.version}; COMMIT;"
-            )
-        elif version != definition.version:
-            raise definition.unreadable(
-                f"it has version {version}, and this release knows {definition.version}"
-            )
+            connection.executescript(f"BEGIN; {self._tables} PRAGMA user_version = {self._version}; COMMIT;")
+        elif version != self._version:
+            raise self._unreadable(f"it has version {version}, and this release knows {self._version}")
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -96,6 +92,6 @@ class PrivateDatabase:
         except sqlite3.IntegrityError:
             raise
         except sqlite3.OperationalError as error:
-            raise StorageUnavailable(file=self._definition.file, why=str(error)) from error
+            raise StorageUnavailable(file=self._name, why=str(error)) from error
         except sqlite3.DatabaseError as error:
-            raise self._definition.unreadable(str(error)) from error
+            raise self._unreadable(str(error)) from error

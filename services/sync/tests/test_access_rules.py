@@ -25,7 +25,7 @@ from odf_sync.access.rules import (
     decide,
     decide_creation,
 )
-from odf_sync.private_database import Definition, PrivateDatabase
+from odf_sync.private_database import PrivateDatabase
 
 ONE, OTHER = incarnation(a_dataset("one"), ""), incarnation(a_dataset("other"), "")
 ALICE = Account(id=a_dataset("alice"), name=Name("alice"))
@@ -159,13 +159,15 @@ def test_an_error_leaves_what_can_be_known() -> None:
 
 
 TABLES = "CREATE TABLE one(id INTEGER PRIMARY KEY); CREATE TABLE two(one INTEGER REFERENCES one(id));"
-DEFINITION = Definition(
-    file="private.sqlite", version=3, tables=TABLES, unreadable=lambda why: Damaged(file="it", why=why)
-)
+FILE = "private.sqlite"
+
+
+def opened(home: Path | None) -> PrivateDatabase:
+    return PrivateDatabase(home, FILE, TABLES, lambda why: Damaged(file="it", why=why), version=3)
 
 
 def test_it_is_durable_and_overwrites_deleted_bytes(tmp_path: Path) -> None:
-    database = PrivateDatabase(tmp_path, DEFINITION)
+    database = opened(tmp_path)
     assert database.change("INSERT INTO one VALUES (1)") == 1
     assert database.rows("PRAGMA synchronous") == [(3,)], "EXTRA"
     assert database.rows("PRAGMA secure_delete") == [(1,)]
@@ -174,15 +176,15 @@ def test_it_is_durable_and_overwrites_deleted_bytes(tmp_path: Path) -> None:
         database.change("INSERT INTO two VALUES (2)")
     assert database.change("INSERT INTO two VALUES (?)", 1) == 1
     assert database.change("DELETE FROM one WHERE id = ?", 7) == 0
-    assert stat.S_IMODE((tmp_path / DEFINITION.file).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / FILE).stat().st_mode) == 0o600
 
 
 def test_reading_creates_no_file_and_writes_survive_a_restart(tmp_path: Path) -> None:
-    assert PrivateDatabase(tmp_path / "home", DEFINITION).rows("SELECT * FROM one") == []
+    assert opened(tmp_path / "home").rows("SELECT * FROM one") == []
     assert list(tmp_path.iterdir()) == []
-    PrivateDatabase(tmp_path / "home", DEFINITION).change("INSERT INTO one VALUES (1)")
-    assert PrivateDatabase(tmp_path / "home", DEFINITION).rows("SELECT * FROM one") == [(1,)]
-    in_memory = PrivateDatabase(None, DEFINITION)
+    opened(tmp_path / "home").change("INSERT INTO one VALUES (1)")
+    assert opened(tmp_path / "home").rows("SELECT * FROM one") == [(1,)]
+    in_memory = opened(None)
     in_memory.change("INSERT INTO one VALUES (2)")
     assert in_memory.rows("SELECT * FROM one") == [(2,)]
 
@@ -190,19 +192,19 @@ def test_reading_creates_no_file_and_writes_survive_a_restart(tmp_path: Path) ->
 def test_another_version_or_file_format_is_damaged_and_a_transient_fault_is_not(
     tmp_path: Path,
 ) -> None:
-    with sqlite3.connect(tmp_path / DEFINITION.file) as other:
+    with sqlite3.connect(tmp_path / FILE) as other:
         other.execute("PRAGMA user_version = 4")
     with pytest.raises(Damaged, match="it has version 4, and this release knows 3"):
-        PrivateDatabase(tmp_path, DEFINITION).rows("SELECT * FROM one")
-    (tmp_path / DEFINITION.file).write_bytes(b"no database" * 100)
+        opened(tmp_path).rows("SELECT * FROM one")
+    (tmp_path / FILE).write_bytes(b"no database" * 100)
     with pytest.raises(Damaged):
-        PrivateDatabase(tmp_path, DEFINITION).change("INSERT INTO one VALUES (1)")
+        opened(tmp_path).change("INSERT INTO one VALUES (1)")
     with pytest.raises(StorageUnavailable):
-        PrivateDatabase(None, DEFINITION).rows("SELECT * FROM three")
+        opened(None).rows("SELECT * FROM three")
 
 
 def test_threads_use_its_connection_one_after_another() -> None:
-    database, is_locked = PrivateDatabase(None, DEFINITION), []
+    database, is_locked = opened(None), []
     database.change("INSERT INTO one VALUES (1)")
     assert database._connection is not None
     database._connection.set_trace_callback(lambda _: is_locked.append(database._lock.locked()))

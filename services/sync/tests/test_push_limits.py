@@ -103,7 +103,7 @@ def test_pushes_that_announce_little_and_send_bombs_take_neither_memory_nor_disk
 
 def test_pushes_of_large_chains_share_the_memory_and_the_disk_of_an_account(server: Server) -> None:
     """All of a caller announce what they send; most have to wait for others, which is how the disk is bounded."""
-    blocks = [first_block(), *((a_hash(str(number)), ZEROS) for number in range(20))]
+    blocks = [first_block(), *((a_hash(str(number)), ZEROS) for number in range(8))]
     archive, plan = packed(blocks), plan_of(blocks)
 
     def push(number: int) -> None:

@@ -137,10 +137,10 @@ def test_a_login_in_a_browser_waits_for_the_user(here: Here, monkeypatch: pytest
     ],
 )
 def test_a_failed_login_reports_why_and_stores_nothing(here: Here, how: dict[str, Any], words: str) -> None:
-    before = here.logins.origins()
+    before = here.directory.store.origins()
     with pytest.raises(OdfError, match=words):
         here.log_in(**how)
-    assert here.logins.origins() == before
+    assert here.directory.store.origins() == before
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class AccessServicer(access_pb2_grpc.AccessServicer):
 
     def ListLogIns(self, _request: pb.ListLogInsRequest, _: grpc.ServicerContext) -> pb.ListLogInsReply:
         """Return the origins that a token is stored for."""
-        return pb.ListLogInsReply(origins=self._logins.origins())
+        return pb.ListLogInsReply(origins=self._store.origins())
 
     def _access(self, entry: CatalogEntry, *, with_derivatives: bool) -> pb.DatasetAccess:
         owner = parse_alias(entry.alias).account

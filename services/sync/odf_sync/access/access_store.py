@@ -29,7 +29,7 @@ from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import Incarnation, id_of
 from odf_sync.access.rules import Account, Role, Scope, Visibility
-from odf_sync.private_database import Definition, PrivateDatabase
+from odf_sync.private_database import PrivateDatabase
 
 PREFIX: Final = "odf_"
 ID_BYTES: Final = 8
@@ -142,11 +142,6 @@ class AccessUnreadable(Damaged):
         )
 
 
-DATABASE: Final = Definition(
-    file=FILE, version=1, tables=TABLES, unreadable=lambda why: AccessUnreadable(why=why)
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredToken:
     """A token as it is stored."""
@@ -171,7 +166,7 @@ class AccessStore:
 
     def __init__(self, home: Path | None) -> None:
         """Open the database of a node on first use; without a home, keep everything in memory."""
-        database = PrivateDatabase(home, DATABASE)
+        database = PrivateDatabase(home, FILE, TABLES, lambda why: AccessUnreadable(why=why))
         self._rows, self._change = database.rows, database.change
 
     def add_account(self, account: Account, password: str | None) -> None:

@@ -177,10 +177,6 @@ class RemoteLogins:
             return None
         return self._store.origin_token(origin)
 
-    def origins(self) -> tuple[str, ...]:
-        """Return the origins that a token is stored for."""
-        return self._store.origins()
-
     def keep(self, origin: str, token: str) -> str:
         """Store a token that the other node accepts; return the name of its account; raises `LoginFailed`."""
         status, reply = self._call(

@@ -21,7 +21,6 @@ from aiohttp.typedefs import Middleware
 from odf_common.adapters.local.faults import waiting_helps
 from odf_common.adapters.networks import PUBLIC, Networks
 from odf_common.errors import NotFound, OdfError, Unavailable
-from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.store import CatalogEntry
 from odf_common.service.audit import Audit
 from odf_sync.access.rate_limits import RequestRate, counted_address, forwarded_address, is_proxy
@@ -412,12 +411,11 @@ class _Judge:
         request[_IS_PUBLIC] = is_plain
         if dataset is not None:
             request[_DATASET] = dataset
-        if not is_served:
-            self._audit.put(
-                _id(dataset), decision(question, is_allowed=False, status=HTTPStatus.METHOD_NOT_ALLOWED)
-            )
-        elif not is_plain:
-            self._audit.put(_id(dataset), decision(question, is_allowed=True))
+        if is_plain and is_served:
+            return
+        status = 0 if is_served else HTTPStatus.METHOD_NOT_ALLOWED
+        entry = decision(question, is_allowed=is_served, status=status)
+        self._audit.put(None if dataset is None else dataset.dataset_id, entry)
 
     def note_answer(self, request: web.Request, status: int) -> None:
         """Note how a request about no dataset was answered, unless it is anonymous and only reads."""
@@ -462,10 +460,6 @@ def _question(request: web.Request, endpoint: Endpoint | None) -> Question:
         action=_action(endpoint, request) if endpoint is not None and has_dataset else "",
         dataset=name_in_path(request) if has_dataset else "",
     )
-
-
-def _id(dataset: CatalogEntry | None) -> DatasetId | None:
-    return None if dataset is None else dataset.dataset_id
 
 
 def name_in_path(request: web.Request) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from aiohttp import ClientError, hdrs, web
@@ -65,46 +65,27 @@ class BodyCutOff(InvalidInput):
     ADVICE = "send the whole body again"
 
 
-class BodyDecoder(Protocol):
-    """Decodes one body."""
+class BodyDecoder:
+    """Decodes one body.
 
-    def decode(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield what a chunk decodes to, in pieces of limited size; raises `BodyCutOff`."""
+    gzip (RFC 1952) has one member or more; deflate is a zlib stream (RFC 1950), or a raw one, as some send it.
+    """
 
-    def finish(self) -> None:
-        """Raise `BodyCutOff` unless the body is complete."""
-
-
-def body_decoder(encoding: str) -> BodyDecoder:
-    """Return the decoder for a `Content-Encoding`; raises `UnsupportedEncoding`."""
-    match encoding.strip().lower():
-        case "" | "identity":
-            return _Identity()
-        case "gzip" | "x-gzip":
-            return _Compressed("gzip")
-        case "deflate":
-            return _Compressed("deflate")
-        case _:
+    def __init__(self, encoding: str) -> None:
+        """Decode bodies with a `Content-Encoding`; raises `UnsupportedEncoding`."""
+        name = encoding.strip().lower()
+        if name not in ("", "identity", "gzip", "x-gzip", "deflate"):
             raise UnsupportedEncoding(where="header Content-Encoding", text=f"{encoding!r} is not supported")
-
-
-class _Identity:
-    def decode(self, chunk: bytes) -> Iterator[bytes]:
-        yield chunk
-
-    def finish(self) -> None:
-        """HTTP itself says where the body ends."""
-
-
-class _Compressed:
-    """gzip (RFC 1952), in one member or more; or deflate: a zlib stream (RFC 1950), or a raw one, as some send it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+        self._name = name.removeprefix("x-")
+        self._is_plain = name in ("", "identity")
         self._stream = zlib.decompressobj(GZIP_BITS)
         self._has_begun = False
 
     def decode(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield what a chunk decodes to, in pieces of limited size; raises `BodyCutOff`."""
+        if self._is_plain:
+            yield chunk
+            return
         while chunk:
             if not self._has_begun or self._stream.eof:
                 self._begin(chunk[0])
@@ -116,7 +97,8 @@ class _Compressed:
             chunk = self._stream.unused_data
 
     def finish(self) -> None:
-        if not self._stream.eof:
+        """Raise `BodyCutOff` unless the body is complete; HTTP itself says where a plain one ends."""
+        if not self._is_plain and not self._stream.eof:
             raise self._refusal(f"ends before the end of its {self._name} stream")
 
     def _piece(self, data: bytes) -> bytes:
@@ -224,7 +206,7 @@ class IngestRoutes:
         entry = dataset_of(request)
         wait = _wait_of(request)
         push = _push_request(request, entry)
-        decoder = body_decoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
+        decoder = BodyDecoder(request.headers.get(hdrs.CONTENT_ENCODING, ""))
         await self._run(self._ingest.check, push)
         self._require_size(request.content_length or 0)
         receipt = await self._accept(request, push, decoder)

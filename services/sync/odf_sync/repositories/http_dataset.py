@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, Final, Self
 
 import urllib3
@@ -19,10 +18,8 @@ from odf_sync.access.remote_login import (
     BucketForbidden,
     NothingVisible,
     ObjectForbidden,
-    TokenFor,
     authorization,
     denial,
-    no_token,
 )
 from odf_sync.repositories.node_client import MAX_RETRY_AFTER_SECONDS, NodeClient, TooSlow, discard
 from odf_sync.repositories.remote_dataset import (
@@ -49,19 +46,12 @@ S3_HEADER: Final = "x-amz-request-id"  # of all answers of S3
 class Retry(urllib3.Retry):
     """Retries of requests; one that a server has not answered in time is not sent again: it would wait as long."""
 
-    def increment(
-        self,
-        method: str | None = None,
-        url: str | None = None,
-        response: urllib3.BaseHTTPResponse | None = None,
-        error: Exception | None = None,
-        _pool: Any = None,  # noqa: ANN401 - passed on
-        _stacktrace: TracebackType | None = None,
-    ) -> Self:
+    def increment(self, *arguments: Any, **named: Any) -> Self:  # noqa: ANN401 - passed on
         """Return the retries that are left; raises the error of the last attempt if there are none."""
+        error = named.get("error")
         if isinstance(error, urllib3.exceptions.ReadTimeoutError):
             raise error
-        return super().increment(method, url, response, error, _pool, _stacktrace)
+        return super().increment(*arguments, **named)
 
 
 READ_RETRY: Final = Retry(
@@ -298,11 +288,6 @@ class HttpDataset:
                 raise BucketForbidden(what=url, why=why, status=answer.status)
             raise denial(url, answer.status, headers)
         raise UnexpectedStatus(what=url, why=f"status {answer.status}", status=answer.status)
-
-
-def read_document(base: str, path: str, limit: int, token_for: TokenFor = no_token) -> bytes:
-    """Return a document of a server, of at most `limit` bytes; `base` ends with a slash. Raises `NotFound`."""
-    return HttpDataset(base, token_for(base)).document(path, limit)
 
 
 def _chunks(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:

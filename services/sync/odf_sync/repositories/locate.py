@@ -18,7 +18,7 @@ from odf_common.identity.dataset_refs import (
     parse_ref_any,
 )
 from odf_sync.access.remote_login import AccessDenied, NothingVisible, TokenFor, no_token
-from odf_sync.repositories.http_dataset import UnexpectedStatus, read_document
+from odf_sync.repositories.http_dataset import HttpDataset, UnexpectedStatus
 
 DOCUMENT_LIMIT: Final = 64 * 1024  # bytes
 CLIENT_ERRORS: Final = range(400, 500)
@@ -135,7 +135,7 @@ def _own_account(base: str, token_for: TokenFor) -> Name:
 
 
 def _document(base: str, path: str, token_for: TokenFor) -> dict[str, object]:
-    raw = read_document(base, path, DOCUMENT_LIMIT, token_for)
+    raw = HttpDataset(base, token_for(base)).document(path, DOCUMENT_LIMIT)
     try:
         document = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from odf_common.errors import AlreadyExists, Damaged, NotFound, Refused
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import Backoff
-from odf_sync.private_database import Definition, PrivateDatabase
+from odf_sync.private_database import PrivateDatabase
 
 FIRST_RETRY_MS: Final = 5_000
 LONGEST_RETRY_MS: Final = 3_600_000
@@ -168,17 +168,12 @@ class TooManyWebhooks(Refused):
     text: str = f"there are {MAX_WEBHOOKS} webhooks already; delete one first"
 
 
-DATABASE: Final = Definition(
-    file=FILE, version=1, tables=TABLES, unreadable=lambda why: WebhooksUnreadable(why=why)
-)
-
-
 class WebhookStore:
     """The database; thread-safe."""
 
     def __init__(self, home: Path | None) -> None:
         """Open the database of a node on first use; without a home, keep everything in memory."""
-        self._database = PrivateDatabase(home, DATABASE)
+        self._database = PrivateDatabase(home, FILE, TABLES, lambda why: WebhooksUnreadable(why=why))
 
     def add(self, hook: Webhook) -> None:
         """Add a webhook; raises `AlreadyExists` if its dataset has one for the URL, `TooManyWebhooks`."""
