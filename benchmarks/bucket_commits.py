@@ -16,8 +16,8 @@ from typing import Final
 
 from minio import Minio
 from odf_testing.coordinator import Coordinator
-from odf_testing.manifests import as_text, root
 from odf_testing.minioserver import MinioServer, serving_s3
+from odf_testing.story import as_text, root
 from rows import Row, Target, held_against
 
 from odf_common.adapters.local.catalog import LocalCatalog

@@ -17,7 +17,7 @@ from typing import Final
 from bare_copy import held_against_bare_copies
 from long_chains import Client, chain_in, written
 from odf_testing.http import running
-from odf_testing.node_datasets import in_files
+from odf_testing.memory_store import in_files
 from rows import Row, Target, held_against
 from transfer_peers import (
     DELAY,

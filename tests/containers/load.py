@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import docker.errors
 from docker.models.containers import Container
-from odf_testing.manifests import as_text, derivative, root
+from odf_testing.story import as_text, derivative, root
 from tests.containers.node import COMMAND, CommandFailed, Node
 
 from odf_common.metadata.scalars import Timestamp

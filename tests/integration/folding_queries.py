@@ -9,9 +9,7 @@ from typing import cast
 
 from odf_testing.engine_nexmark import START as FIRST
 from odf_testing.engine_nexmark import nexmark
-from odf_testing.manifests import derivative
-from odf_testing.rows import row, timestamp
-from odf_testing.story import Row
+from odf_testing.story import Row, derivative, row, timestamp
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFESTS = (

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from odf_testing.embedded import CommandFailed, EmbeddedNode
-from odf_testing.manifests import Manifest, as_text
-from odf_testing.story import Row, Sender
+from odf_testing.story import Manifest, Row, Sender, as_text
 from tests.integration.street import Neighbour, Street, plain_root, rows
 
 BATCH: Final = 20  # records

@@ -15,8 +15,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Producer
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import Manifest, as_text, ledger, root
-from odf_testing.story import QUIET, Story
+from odf_testing.story import QUIET, Manifest, Story, as_text, ledger, root
 
 from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.dataset.state_cache import ChainStates, NoStateCache

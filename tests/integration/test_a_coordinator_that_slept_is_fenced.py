@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Sender, Story
+from odf_testing.story import Sender, Story, derivative, root
 
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.adapters.local import stores

@@ -11,9 +11,8 @@ import pytest
 import urllib3
 from odf_testing.chains import assert_objects_are_whole
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import derivative, ledger, root
 from odf_testing.small_disk import fill, small_disk
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import Row, Sender, Story, derivative, ledger, root
 
 COLUMNS: Final = ("id BIGINT", "amount DOUBLE", "at TIMESTAMP(3)")
 ROOTS: Final = ("full.append", "full.ledger")

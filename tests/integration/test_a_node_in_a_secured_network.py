@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from odf_testing.certificates import tls_in_front_of
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import as_text, root
 from odf_testing.secure_kafka import PASSWORD, USER, SecureKafka, secure_kafka, token_endpoint
+from odf_testing.story import as_text, root
 
 from odf_cli.embedded.parts.kafka_redis import redis_server
 from odf_cli.embedded.parts.tcp_ports import allocate

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import derivative, root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
-from odf_testing.story import Story
+from odf_testing.story import Story, derivative, root
 
 from odf_common.adapters.s3.location import S3Location
 from odf_common.codec.flatbuffers import decode_block

@@ -3,8 +3,7 @@ from itertools import count
 
 import pytest
 from odf_testing.embedded import PATIENCE, EmbeddedNode
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Story
+from odf_testing.story import APPEND, Story, root
 
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
 from odf_common.codec.envelopes import decode

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import grpc
 import pyarrow as pa
 from odf_testing.embedded import PATIENCE
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Story
+from odf_testing.story import APPEND, Story, root
 
 from odf_common.proto.odf.node.v1 import push_pb2 as pb
 from odf_common.proto.odf.node.v1.push_pb2_grpc import PushStub

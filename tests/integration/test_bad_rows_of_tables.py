@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from odf_testing.embedded import PATIENCE
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import APPEND, Row, Sender, Story, root
 
 COLUMNS = ("id BIGINT NOT NULL", "at TIMESTAMP(3)", "price DECIMAL(6, 2)")
 AT = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)

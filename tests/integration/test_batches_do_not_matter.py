@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing import nycflights as data
-from odf_testing.manifests import APPEND, derivative, ledger, renamed, root
-from odf_testing.story import Row, Story, chunks
+from odf_testing.story import APPEND, Row, Story, chunks, derivative, ledger, renamed, root
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 ROOTS = ("flights", "weather")

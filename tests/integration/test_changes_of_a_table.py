@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from odf_testing.manifests import Manifest, derivative, root
-from odf_testing.story import Sender, Story
+from odf_testing.story import Manifest, Sender, Story, derivative, root
 
 START = 1_767_225_600_000  # ms
 COLUMNS = ("event_time TIMESTAMP(3)", "id BIGINT", "name STRING", "price DECIMAL(10, 2)")

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import as_text, root
+from odf_testing.story import as_text, root
 
 LINES = [
     "list",

@@ -3,10 +3,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from odf_testing.damage import flip, flipped, overwrite
+from odf_testing.chains import flip, flipped, overwrite
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Story, derivative, root
 
 from odf_common.metadata.events import ExecuteTransform
 

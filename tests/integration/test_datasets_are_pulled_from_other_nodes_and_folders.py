@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from odf_testing.chains import assert_objects_are_whole, read_chain
-from odf_testing.damage import flip, overwrite
+from odf_testing.chains import assert_objects_are_whole, flip, overwrite, read_chain
 from odf_testing.embedded import CommandFailed, EmbeddedNode
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Story, derivative, root
 from odf_testing.webserver import serving
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "datasets"

@@ -2,8 +2,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from odf_testing.manifests import Manifest, derivative, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Manifest, Row, Story, derivative, root
 
 from odf_common.metadata.events import ExecuteTransform, SetTransform
 

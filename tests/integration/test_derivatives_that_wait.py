@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from odf_testing.manifests import Manifest, as_text, derivative, ledger, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Manifest, Row, Story, as_text, derivative, ledger, root
 
 from odf_common.metadata.events import SetDataSchema
 

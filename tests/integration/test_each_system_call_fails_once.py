@@ -19,8 +19,7 @@ import pytest
 from odf_testing.chains import read_chain
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.failing_calls import ERRORS, Calls, FailingCalls
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Story
+from odf_testing.story import Story, derivative, root
 
 COLUMNS: Final = ("id BIGINT", "at TIMESTAMP(3)")
 STREAMED: Final = "each.streamed"

@@ -4,8 +4,7 @@ import json
 from typing import Any, BinaryIO
 from urllib.request import urlopen
 
-from odf_testing.manifests import root
-from odf_testing.story import Story
+from odf_testing.story import Story, root
 
 NAME = "followed.over.http"
 

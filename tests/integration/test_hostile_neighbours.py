@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.kills import paused
-from odf_testing.manifests import Manifest, derivative, root
+from odf_testing.story import Manifest, derivative, root
 from tests.integration.hostile_commands import (
     COMMANDS,
     queried_root,

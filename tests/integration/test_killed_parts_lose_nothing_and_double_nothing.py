@@ -11,8 +11,7 @@ from odf_testing import nycflights as data
 from odf_testing.chains import StoredChain
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.kills import Work, killed_while_busy, paused
-from odf_testing.manifests import APPEND, renamed
-from odf_testing.story import Sender, Story, chunks
+from odf_testing.story import APPEND, Sender, Story, chunks, renamed
 
 from odf_common.metadata.events import AddData
 from odf_common.metadata.scalars import Timestamp

@@ -4,8 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from odf_testing.manifests import derivative, ledger, root
-from odf_testing.story import Story
+from odf_testing.story import Story, derivative, ledger, root
 
 ZONE = "America/Halifax"
 COLUMNS = ("event_time TIMESTAMP(3)", "litres DOUBLE")

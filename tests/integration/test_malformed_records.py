@@ -9,8 +9,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import ledger, root
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import Row, Sender, Story, ledger, root
 
 from odf_common.ports.bus import DEAD_LETTERS
 

@@ -1,8 +1,7 @@
 import json
 import threading
 
-from odf_testing.manifests import derivative, ledger, root
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import Row, Sender, Story, derivative, ledger, root
 
 COLUMNS = ("id BIGINT", "place STRING", "at TIMESTAMP(3)")
 MINUTELY = "SELECT window.start AS event_time, count(*) AS n, sum(id) AS total FROM visits GROUP BY window(at, '1 minute')"

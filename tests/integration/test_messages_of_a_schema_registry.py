@@ -2,9 +2,8 @@
 
 from decimal import Decimal
 
-from odf_testing.manifests import root
 from odf_testing.registry import Registered, avro, descriptor_of, framed, serving_registry
-from odf_testing.story import Sender, Story
+from odf_testing.story import Sender, Story, root
 
 NAME = "registry.orders"
 COLUMNS = (

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from odf_testing.damage import flip
+from odf_testing.chains import flip
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import root
-from odf_testing.story import Story
+from odf_testing.story import Story, root
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 INFO = b"kind: SetInfo\ndescription: readings\n"

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Story
+from odf_testing.story import APPEND, Story, root
 from odf_testing.stranger import CLOSED, NOBODY, Request, Seen, methods, see
 
 from odf_common.service.settings import child_environment

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from odf_testing.manifests import Manifest, root
-from odf_testing.story import Sender, Story
+from odf_testing.story import Manifest, Sender, Story, root
 
 TYPES: Final[Mapping[str, str]] = {
     "boolean": "BOOLEAN",

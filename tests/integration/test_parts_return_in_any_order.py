@@ -21,10 +21,9 @@ from typing import Final
 import pytest
 from odf_testing.chains import read_chain
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.frozen_process import freeze
-from odf_testing.manifests import derivative, root
+from odf_testing.killed_process import freeze
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
-from odf_testing.story import Story
+from odf_testing.story import Story, derivative, root
 
 from odf_common.adapters.s3.location import S3Location
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_source_state
-from odf_testing.manifests import root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Story, root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.system_clock import SYSTEM_CLOCK

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from odf_testing.embedded import PATIENCE, EmbeddedNode
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Story
+from odf_testing.story import APPEND, Story, root
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 NUMBERS = count()

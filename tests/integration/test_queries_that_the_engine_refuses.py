@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.chains import read_chain
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Story, derivative, root
 
 from odf_common.chain.build_blocks import build_blocks
 from odf_common.chain.state import ChainState

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
 
-from odf_testing.manifests import APPEND, derivative, root
-from odf_testing.story import Row, Sender, Story, chunks
+from odf_testing.story import APPEND, Row, Sender, Story, chunks, derivative, root
 
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -14,9 +14,8 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import Manifest, derivative, root
 from odf_testing.small_disk import leave_free, small_disk
-from odf_testing.story import Row, Story
+from odf_testing.story import Manifest, Row, Story, derivative, root
 
 from odf_cli.embedded.doctor_checks import ADVISED_FREE_BYTES
 from odf_common.ports.bus import DEAD_LETTERS

@@ -6,8 +6,7 @@ from contextlib import closing
 import pytest
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.kills import is_java
-from odf_testing.manifests import derivative, ledger, root
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import Row, Sender, Story, derivative, ledger, root
 
 from odf_cli.embedded.node_file import is_running
 from odf_cli.embedded.orphans import leftovers

@@ -1,7 +1,6 @@
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import derivative, ledger, root
-from odf_testing.story import Story
+from odf_testing.story import Story, derivative, ledger, root
 
 COLUMNS = ("id BIGINT", "origin STRING", "amount INT", "at TIMESTAMP(3)")
 WRONG = {

@@ -15,9 +15,19 @@ from odf_testing.chains import StoredChain
 from odf_testing.embedded import EmbeddedNode
 from odf_testing.engine_changes import standing
 from odf_testing.kills import ENGINE, JVM, disturbed, jvm, settle
-from odf_testing.manifests import Manifest, derivative, prefixed, root
-from odf_testing.rows import at_once, changes, line, timestamp
-from odf_testing.story import Row, Story, chunks
+from odf_testing.story import (
+    Manifest,
+    Row,
+    Story,
+    at_once,
+    changes,
+    chunks,
+    derivative,
+    line,
+    prefixed,
+    root,
+    timestamp,
+)
 from tests.integration import folding_queries as folding
 from tests.integration import waiting_queries as waiting
 

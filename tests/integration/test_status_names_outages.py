@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import root
-from odf_testing.story import Story
+from odf_testing.story import Story, root
 
 from odf_common.metadata.scalars import Timestamp
 

@@ -1,8 +1,7 @@
 from itertools import count
 
 import pytest
-from odf_testing.manifests import APPEND, Manifest, ledger, root
-from odf_testing.story import Row, Story
+from odf_testing.story import APPEND, Manifest, Row, Story, ledger, root
 
 COLUMNS = ("id BIGINT", "name STRING", "at TIMESTAMP(3)")
 COUNT = 500

@@ -9,8 +9,7 @@ from itertools import count
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-from odf_testing.manifests import root
-from odf_testing.story import Story
+from odf_testing.story import Story, root
 
 from odf_common.data.columns import Operation
 

@@ -1,8 +1,7 @@
 import json
 
 import pytest
-from odf_testing.manifests import derivative, root
-from odf_testing.story import Row, Story
+from odf_testing.story import Row, Story, derivative, root
 
 from odf_common.metadata.events import SetTransform
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.embedded import EmbeddedNode
-from odf_testing.manifests import APPEND, root
-from odf_testing.story import Row, Sender, Story
+from odf_testing.story import APPEND, Row, Sender, Story, root
 
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.adapters.kafka.kafka_bus import KafkaBus

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from odf_testing.embedded import PATIENCE
-from odf_testing.manifests import APPEND, Manifest, derivative, ledger, root
-from odf_testing.story import Row, Story
+from odf_testing.story import APPEND, Manifest, Row, Story, derivative, ledger, root
 
 TIME = "event_time TIMESTAMP(3)"
 FARES = (TIME, "id BIGINT", "fare DECIMAL(6, 2)")

@@ -11,8 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from odf_testing.embedded import PATIENCE
-from odf_testing.manifests import root
-from odf_testing.story import Story
+from odf_testing.story import Story, root
 
 NAME = "posted.to.others"
 Posts = queue.Queue[tuple[dict[str, str], dict[str, Any]]]

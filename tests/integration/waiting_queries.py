@@ -6,9 +6,7 @@ from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 
-from odf_testing.manifests import root
-from odf_testing.rows import row, timestamp
-from odf_testing.story import Row
+from odf_testing.story import Row, root, row, timestamp
 
 TRADING = Path(__file__).parents[2] / "examples" / "trading"
 CLICKS = root("clicks", ("event_time TIMESTAMP(3)", "id BIGINT", "user STRING", "amount BIGINT"))

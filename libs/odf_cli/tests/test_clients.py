@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from odf_testing.actors import VirtualTime
 from odf_testing.fake_services import fake_service
-from odf_testing.manifests import root
+from odf_testing.story import root
 
 from odf_cli import clients
 from odf_cli import main as cli

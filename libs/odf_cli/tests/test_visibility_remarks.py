@@ -6,7 +6,7 @@ import pytest
 import yaml
 from odf_testing.builders import a_polling_source
 from odf_testing.fake_services import fake_service
-from odf_testing.manifests import derivative
+from odf_testing.story import derivative
 
 from odf_cli import clients
 from odf_cli import main as cli

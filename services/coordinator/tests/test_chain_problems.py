@@ -8,8 +8,7 @@ from typing import cast
 import grpc
 import pytest
 from odf_testing.builders import a_block, a_push_source, a_source_state
-from odf_testing.chain_imports import forget, imported, stored
-from odf_testing.coordinator import Coordinator
+from odf_testing.coordinator import Coordinator, forget, imported, stored
 from odf_testing.guarded import GuardedDict
 from structlog.testing import capture_logs
 

@@ -9,9 +9,8 @@ import grpc
 import pytest
 import yaml
 from odf_testing.builders import a_polling_source
-from odf_testing.chain_imports import forget, stored
-from odf_testing.coordinator import Coordinator
-from odf_testing.manifests import POLLING
+from odf_testing.coordinator import Coordinator, forget, stored
+from odf_testing.story import POLLING
 
 from odf_common.codec.manifests import snapshots_from_text
 from odf_common.dataset.plain_credentials import SEARCHED_FIELDS, Credential, credentials_in, places_of

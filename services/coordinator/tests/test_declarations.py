@@ -8,7 +8,7 @@ import grpc
 import pyarrow as pa
 import pytest
 from odf_testing.coordinator import Coordinator
-from odf_testing.manifests import POLLING
+from odf_testing.story import POLLING
 
 from odf_common.errors import InvalidInput, InvalidQuery
 from odf_common.metadata.data_schema import (

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from odf_testing.builders import a_push_source, a_query
 from odf_testing.coordinator import Coordinator
-from odf_testing.manifests import POLLING, derivative, root
+from odf_testing.story import POLLING, derivative, root
 
 from odf_common.chain.walk import iterate
 from odf_common.data.schema_evolution import schema_to_event

@@ -11,8 +11,7 @@ from odf_testing.builders import (
     a_query,
     a_transform,
 )
-from odf_testing.chain_imports import forced, imported, refused, stored
-from odf_testing.coordinator import Coordinator
+from odf_testing.coordinator import Coordinator, forced, imported, refused, stored
 
 from odf_common.adapters.local.key_files import dataset_key
 from odf_common.codec.flatbuffers import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from odf_testing import manifests
+from odf_testing import story
 from odf_testing.builders import (
     AChain,
     a_block,
@@ -18,8 +18,7 @@ from odf_testing.builders import (
     a_time,
     a_transform,
 )
-from odf_testing.chain_imports import forced, forget, imported, refused, stored
-from odf_testing.coordinator import Coordinator
+from odf_testing.coordinator import Coordinator, forced, forget, imported, refused, stored
 from odf_testing.redis import MemoryLocks
 
 from odf_common.chain.state import ChainState
@@ -389,7 +388,7 @@ def test_a_forced_import_of_a_damaged_chain_is_refused(node: Coordinator, cities
 
 
 def test_what_a_chain_reads_that_has_begun_anew_is_in_use(node: Coordinator, cities: DatasetHandle) -> None:
-    node.add(yaml.safe_dump(manifests.root("towns", ["event_time TIMESTAMP"])))
+    node.add(yaml.safe_dump(story.root("towns", ["event_time TIMESTAMP"])))
     towns = node.find("towns").id
     assert not node.datasets.dependants(towns), "cities is known to be a root"
     node.keys.remove(cities.id)

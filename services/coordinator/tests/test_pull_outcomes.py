@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 import yaml
 from odf_testing.coordinator import Coordinator
-from odf_testing.manifests import Manifest, derivative, root
+from odf_testing.story import Manifest, derivative, root
 from structlog.testing import capture_logs
 
 from odf_common.chain.build_blocks import add_data_event

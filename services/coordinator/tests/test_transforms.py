@@ -3,8 +3,7 @@ import threading
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from odf_testing.chain_imports import stored
-from odf_testing.coordinator import Coordinator
+from odf_testing.coordinator import Coordinator, stored
 
 from odf_common.chain.walk import iterate
 from odf_common.data.columns import TIMESTAMP, offset_type, operation_type

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from odf_testing.builders import a_polling_source, a_push_source, a_step, some_result
 from odf_testing.coordinator import DATA
 from odf_testing.ingest_node import IngestNode
-from odf_testing.manifests import derivative, root
 from odf_testing.profiles import examples
+from odf_testing.story import derivative, root
 from structlog.testing import capture_logs
 
 from odf_common.chain.build_blocks import add_data_event

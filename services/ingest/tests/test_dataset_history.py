@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from odf_testing.builders import a_chain, a_hash
 from odf_testing.ingest_node import IngestNode
-from odf_testing.manifests import Manifest, root
+from odf_testing.story import Manifest, root
 from structlog.testing import capture_logs
 
 from odf_common.chain.walk import iterate

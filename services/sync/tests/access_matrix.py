@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from aiohttp import web
 from odf_testing.builders import a_chain, a_dataset, a_seed, a_transform
 from odf_testing.http import running
-from odf_testing.node_datasets import hold, in_files
+from odf_testing.memory_store import hold, in_files
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.adapters.local.process_files import Staging

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from odf_testing.manifests import derivative, root
+from odf_testing.story import derivative, root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.identity.dataset_refs import Name

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from odf_testing.builders import a_dataset
 from odf_testing.clocks import ManualClock
-from odf_testing.node_datasets import in_files
+from odf_testing.memory_store import in_files
 
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.stores import LocalBlobStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed, a_transform
-from odf_testing.node_datasets import hold, in_files
+from odf_testing.memory_store import hold, in_files
 
 from odf_common.adapters.local.stores import LocalBlobStore
 from odf_common.errors import AlreadyExists, OdfError, Unavailable

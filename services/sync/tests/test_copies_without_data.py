@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from odf_testing.damage import flip
-from odf_testing.manifests import derivative, root
+from odf_testing.chains import flip
+from odf_testing.story import derivative, root
 from odf_testing.sync_node import SyncNode
 from odf_testing.webserver import Page, Request, serving_answers
 

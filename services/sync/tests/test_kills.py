@@ -18,8 +18,8 @@ import yaml
 from odf_testing.chains import read_chain
 from odf_testing.killed_process import Command, Killable, be_quick, killable
 from odf_testing.killer import first_write
-from odf_testing.manifests import derivative, root
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
+from odf_testing.story import derivative, root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.s3.location import S3Location

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_derivative, a_seed
-from odf_testing.node_datasets import hold, in_memory
+from odf_testing.memory_store import hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository

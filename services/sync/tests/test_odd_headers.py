@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from aiohttp import hdrs
-from odf_testing.proxy import proxied
+from odf_testing.http import proxied
 
 from odf_sync.smart.messages import CHOSEN_HEADER, VERSION_HEADER
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import grpc
 import pytest
 from odf_testing.http import running
-from odf_testing.node_datasets import in_files
+from odf_testing.memory_store import in_files
 
 from odf_common.adapters.grpc.server import serve
 from odf_common.errors import InvalidInput

@@ -12,8 +12,7 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_seed
 from odf_testing.http import running
-from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_testing.node_datasets import node_datasets
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore, node_datasets
 from odf_testing.recorded_servers import Script, scripted
 from odf_testing.recorded_transfers import Pool, all_recorded, lines_of
 from odf_testing.sync_node import SyncNode

@@ -10,8 +10,7 @@ from typing import Final
 
 import pytest
 from odf_testing.certificates import self_signed
-from odf_testing.http import running
-from odf_testing.proxy import proxied
+from odf_testing.http import proxied, running
 from odf_testing.sync_node import SyncNode, open_exchanges
 
 from odf_common.adapters.networks import Networks

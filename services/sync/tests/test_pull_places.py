@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from odf_testing.builders import a_chain, a_dataset, a_seed
-from odf_testing.node_datasets import hold
+from odf_testing.memory_store import hold
 from odf_testing.sync_node import SyncNode
 
 from odf_common.errors import AlreadyExists, InvalidInput, NotFound

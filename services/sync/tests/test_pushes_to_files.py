@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import pytest
 import yaml
 from odf_testing.builders import a_dataset, a_hash
-from odf_testing.manifests import derivative
 from odf_testing.minioserver import ACCESS_KEY, SECRET_KEY, MinioServer, serving_s3
+from odf_testing.story import derivative
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.repositories import LocalRepositories

@@ -14,7 +14,7 @@ import pytest
 import urllib3
 from odf_testing.builders import a_chain, a_dataset, a_seed
 from odf_testing.http import running
-from odf_testing.node_datasets import hold, in_memory
+from odf_testing.memory_store import hold, in_memory
 from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_clients import JSON, answered, play_client
 from odf_testing.recorded_node import CITIES, recorded_node

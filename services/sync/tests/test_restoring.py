@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.builders import a_hash
-from odf_testing.damage import flip
+from odf_testing.chains import flip
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.exported_dataset import FolderDataset

@@ -15,8 +15,7 @@ import pytest
 from aiohttp import web
 from odf_testing.builders import AChain, a_chain, a_dataset, a_seed
 from odf_testing.http import running
-from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog
-from odf_testing.node_datasets import hold, in_memory
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, hold, in_memory
 from odf_testing.webserver import Page, PageServer, serving_pages
 
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository

@@ -10,8 +10,7 @@ import urllib3
 from aiohttp import web
 from odf_testing.builders import a_chain, a_hash, a_seed
 from odf_testing.http import running
-from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
-from odf_testing.node_datasets import node_datasets
+from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore, node_datasets
 from odf_testing.sync_node import SyncNode
 
 from odf_common.adapters.local.stores import LocalBlobStore

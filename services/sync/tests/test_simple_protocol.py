@@ -12,10 +12,9 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from odf_testing.damage import flip
-from odf_testing.http import running
-from odf_testing.node_datasets import in_files
-from odf_testing.proxy import proxied
+from odf_testing.chains import flip
+from odf_testing.http import proxied, running
+from odf_testing.memory_store import in_files
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.chain.walk import ChainBroken

@@ -6,19 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from odf_testing.manifests import root
 from odf_testing.recorded_cases import Side, plays
 from odf_testing.recorded_clients import answered, play_client
 from odf_testing.recorded_node import recorded_node
-from odf_testing.recorded_transfers import (
-    Line,
-    Pool,
-    alias_of,
-    all_recorded,
-    content_in,
-    head_of,
-    lines_of,
-)
+from odf_testing.recorded_transfers import Line, Pool, alias_of, all_recorded, content_in, head_of, lines_of
+from odf_testing.story import root
 from odf_testing.sync_node import SyncNode
 
 from odf_sync.http import serve_push

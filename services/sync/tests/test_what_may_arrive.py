@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from odf_testing.builders import a_polling_source, a_push_source, a_source_state, a_step, some_result
 from odf_testing.coordinator import DATA
-from odf_testing.manifests import derivative, root
 from odf_testing.profiles import examples
+from odf_testing.story import derivative, root
 from odf_testing.sync_node import SyncNode
 
 from odf_common.chain.arrivals import OWNED

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from odf_testing.damage import flip, flipped
+from odf_testing.chains import flip, flipped
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.flatbuffers import decode_block

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from odf_testing.damage import flip, overwrite
+from odf_testing.chains import flip, overwrite
 
 from odf_common.adapters.local.exported_dataset import FolderDataset
 from odf_common.codec.signature import SIZE_LIMIT, encode_signature

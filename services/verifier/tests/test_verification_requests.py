@@ -25,8 +25,8 @@ from odf_testing.builders import (
     a_transform,
     some_result,
 )
-from odf_testing.damage import flip
-from odf_testing.node_datasets import in_memory
+from odf_testing.chains import flip
+from odf_testing.memory_store import in_memory
 from odf_testing.small_disk import fill, small_disk
 from odf_testing.verifier import Story
 from structlog.testing import capture_logs

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from odf_testing.chains import flip
 from odf_testing.coordinator import Coordinator
-from odf_testing.damage import flip
 from odf_testing.passing_engine import PassingEngine
 from structlog.testing import capture_logs
 

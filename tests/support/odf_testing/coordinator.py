@@ -1,4 +1,7 @@
-"""A coordinator in memory, for tests: real chains and rules, an engine that passes records through."""
+"""A coordinator in memory, for tests: real chains and rules, an engine that passes records through.
+
+Chains are stored as a pull does, and imported.
+"""
 
 import threading
 from collections.abc import Generator, Iterable, Iterator
@@ -10,7 +13,8 @@ import pyarrow as pa
 
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
-from odf_common.chain.build_blocks import add_data_event
+from odf_common.chain.build_blocks import add_data_event, build_blocks
+from odf_common.chain.state import ChainState
 from odf_common.codec.envelopes import Envelope
 from odf_common.data.columns import with_system_columns
 from odf_common.data.schema_evolution import check_evolution, schema_of_event, schema_to_event
@@ -18,7 +22,8 @@ from odf_common.data.slices import slice_schema, write_slice
 from odf_common.dataset.node_datasets import NodeDatasets
 from odf_common.dataset.state_cache import ChainStates, NoStateCache, StateCache
 from odf_common.errors import OdfError, Unavailable
-from odf_common.identity.dataset_refs import DatasetId
+from odf_common.hashing.multihash import Multihash
+from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.metadata.events import DataSlice, KnownEvent, OffsetInterval
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Clock
@@ -27,7 +32,7 @@ from odf_common.service.environment import Environment, FreeLocks
 from odf_common.service.settings import Settings
 from odf_coordinator.api.bus_handlers import Notifications
 from odf_coordinator.catalog.datasets import DatasetHandle, KeyStore
-from odf_coordinator.commit.committer import Committer, Outcome, require_committed
+from odf_coordinator.commit.committer import Committer, Outcome, Refusal, require_committed
 from odf_coordinator.definitions.create import AddResult
 from odf_coordinator.definitions.drafts import Manifest
 from odf_coordinator.service import assemble, build_committer
@@ -37,6 +42,7 @@ from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefSt
 from odf_testing.passing_engine import PassingEngine
 
 __all__ = ["Coordinator", "FakeBus", "FakeTopics", "NoIngest", "PassingEngine"]
+
 
 DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string())])
 
@@ -265,3 +271,40 @@ class Coordinator:
         while self.scheduler.work():
             looks += 1
         return looks
+
+
+def stored(node: Coordinator, past: ChainState, *events: KnownEvent) -> ChainState:
+    """Store blocks on top of a state, as a pull does before it asks for an import."""
+    time = type(past.system_time)(past.system_time.ns + 1_000_000_000)
+    blocks, state = build_blocks(past, events, system_time=time, version=3)
+    for block in blocks:
+        node.blobs.put(past.dataset_id, ObjectKind.BLOCK, block.hash, block.raw)
+    return state
+
+
+def forget(node: Coordinator, known: DatasetHandle) -> None:
+    """Leave only the blocks and objects of a dataset, as a pull of another node's dataset stores them."""
+    node.keys.remove(known.id)
+    node.catalog.remove(known.alias)
+    node.refs.remove(known.id, HEAD, expected=None)
+
+
+def imported(
+    node: Coordinator, dataset: DatasetId, expected: Multihash | None, head: Multihash, alias: str = ""
+) -> Outcome:
+    return node.importer.import_chain(dataset, expected_head=expected, new_head=head, alias=alias)
+
+
+def refused(node: Coordinator, known: DatasetHandle, outcome: Outcome) -> str:
+    """Return why nothing was imported."""
+    assert isinstance(outcome, Refusal), outcome
+    assert node.refs.head(known.id) == known.state.head
+    assert node.find("cities").state == known.state
+    return outcome.text
+
+
+def forced(node: Coordinator, known: DatasetHandle, head: Multihash) -> Outcome:
+    expected = node.refs.head(known.id)
+    return node.importer.import_chain(
+        known.id, expected_head=expected, new_head=head, alias="", is_forced=True
+    )

@@ -1,14 +1,96 @@
-"""Runs an aiohttp application in a thread."""
+"""Runs an aiohttp application in a thread, on its own or behind a proxy."""
 
 import asyncio
+import os
+import re
+import shutil
+import socket
+import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Final
 
 from aiohttp import web
 
-from odf_testing.proxy import proxied
+CONFIGURATION: Final = Path(__file__).parents[3] / "deploy" / "compose" / "nginx.conf"
+START_SECONDS: Final = 10.0
+SAYS_WHO_SENT: Final = re.compile(r"^ *proxy_set_header (?:Host|X-Forwarded-For) .*\n", re.MULTILINE)
+
+
+def configuration(
+    folder: Path, port: int, server: str, *, certificate: tuple[Path, Path] | None, names_clients: bool
+) -> str:
+    """Return the configuration for `server`, a URL, with files in a folder; without a certificate it is plain HTTP.
+
+    `names_clients` keeps the lines that set `Host` and `X-Forwarded-For`.
+    """
+    text = CONFIGURATION.read_text()
+    if not names_clients:
+        text, count = SAYS_WHO_SENT.subn("", text)
+        assert count == 2
+    if certificate is None:
+        text = re.sub(r"^ *ssl_.*\n", "", text, flags=re.MULTILINE)
+    else:
+        for name, file in zip(("http.pem", "http-key.pem"), certificate, strict=True):
+            text = _replaced(text, f"/run/secrets/http/{name}", str(file))
+    text = _replaced(text, "listen 8443 ssl;", f"listen 127.0.0.1:{port}{' ssl' if certificate else ''};")
+    text = _replaced(text, "https://sync:5545", server)
+    text = _replaced(text, "worker_processes auto;", "worker_processes 1;")
+    return text.replace("/tmp/", f"{folder}/").replace("/dev/stderr", f"{folder}/error.log")
+
+
+def _replaced(text: str, old: str, new: str) -> str:
+    assert old in text, old
+    return text.replace(old, new)
+
+
+@contextmanager
+def proxied(
+    folder: Path,
+    server: str,
+    *,
+    certificate: tuple[Path, Path] | None = None,
+    names_clients: bool = True,
+    is_of_node_user: bool = False,
+) -> Iterator[str]:
+    """Run nginx in front of `server` inside the block, and yield its URL; its workers are of another user than root.
+
+    `is_of_node_user` runs them as the user of the tests.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder.mkdir()
+    text = configuration(folder, port, server, certificate=certificate, names_clients=names_clients)
+    if os.geteuid() == 0:
+        text = f"user {'root root' if is_of_node_user else 'nobody nogroup'};\n{text}"
+    file = folder / "nginx.conf"
+    file.write_text(text)
+    program = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    assert program is not None, "nginx is missing: make testsetup"
+    command = [program, "-e", str(folder / "error.log"), "-c", str(file), "-g", "daemon off;"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as nginx:
+        try:
+            _wait_for(port, nginx, folder)
+            yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
+        finally:
+            nginx.terminate()
+
+
+def _wait_for(port: int, nginx: "subprocess.Popen[bytes]", folder: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            log = folder / "error.log"
+            assert nginx.poll() is None, log.read_text() if log.exists() else "nginx has ended"
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        else:
+            return
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs commands of sync in separate processes, and kills one by SIGKILL before its n-th step.
+"""Runs commands of sync in separate processes, and stops one, or kills it by SIGKILL before its n-th step.
 
 A step is a change of the file system, bytes that are kept for the next attempt, or bytes that are sent to another
 process, unless it is only asked for something. What is between two steps leaves nothing behind, so a kill before each
@@ -29,6 +29,13 @@ from odf_sync.repositories import http_dataset
 from odf_sync.transfer import push_source, remote_chain
 from odf_sync.transfer.partial_files import PartialFile
 from odf_testing.sync_node import SyncNode
+
+
+def freeze(process: "subprocess.Popen[bytes]") -> None:
+    """Stop a child by SIGSTOP, and wait until it has stopped: until then, some of its threads still run."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
 
 CHANGES: Final = ("link", "mkdir", "rename", "replace", "rmdir", "sendfile", "unlink")
 SENDING: Final = ("send", "sendall", "sendmsg")

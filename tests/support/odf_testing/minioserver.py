@@ -25,7 +25,7 @@ from odf_common.adapters.s3.bucket import PART_BYTES, Bucket
 from odf_common.adapters.s3.bucket_stores import S3BlobStore
 from odf_common.adapters.s3.cache import ObjectCache
 from odf_common.adapters.s3.location import S3Access, S3Location
-from odf_testing.frozen_process import freeze
+from odf_testing.killed_process import freeze
 
 PROGRAMS = Path(sys.prefix) / "share" / "odf" / "minio"  # where `make testsetup` builds it
 START_SECONDS = 30

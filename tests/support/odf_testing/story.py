@@ -1,19 +1,106 @@
-"""Helpers for the stories of the integration tests: a node's datasets, used and compared."""
+"""Stories of the integration tests: small datasets are added to a node, used and compared.
 
+Rows are sent to roots; DuckDB gives the results over all of them at once.
+"""
+
+import copy
 import json
 import logging
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import duckdb
+import pyarrow as pa
+import yaml
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from odf_common.ports.bus import DEAD_LETTERS
-from odf_testing.chains import StoredChain, read_chain
+from odf_testing.chains import OFFSET, SYSTEM_TIME, StoredChain, read_chain
 from odf_testing.embedded import PATIENCE, EmbeddedNode
-from odf_testing.manifests import Manifest, as_text
+
+Manifest = dict[str, Any]
+APPEND: Final = {"kind": "Append"}
+
+# A polling source, as it stands in the metadata of a manifest.
+POLLING = """
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: "http://example.org"}
+      read: {kind: NdJson}
+      merge: {kind: Append}
+"""
+
+
+def ledger(*key: str) -> Manifest:
+    """Return the merge strategy that accepts each key once."""
+    return {"kind": "Ledger", "primaryKey": list(key)}
+
+
+def root(
+    name: str,
+    columns: Sequence[str],
+    *,
+    merge: Mapping[str, Any] = APPEND,
+    event_time: str | None = None,
+    sources: Sequence[str] = ("default",),
+) -> Manifest:
+    """Return a root that takes JSON objects; `columns` are DDL."""
+    events: list[Manifest] = [
+        {
+            "kind": "AddPushSource",
+            "sourceName": source,
+            "read": {"kind": "NdJson", "schema": list(columns)},
+            "merge": dict(merge),
+        }
+        for source in sources
+    ]
+    if event_time is not None:
+        events.append({"kind": "SetVocab", "eventTimeColumn": event_time})
+    return _snapshot(name, "Root", events)
+
+
+def derivative(name: str, inputs: Mapping[str, str], query: str) -> Manifest:
+    """Return a derivative of one query; `inputs` are datasets by their names in the query."""
+    transform = {"kind": "Sql", "engine": "spark", "query": query}
+    refs = [{"datasetRef": ref, "alias": alias} for alias, ref in inputs.items()]
+    return _snapshot(name, "Derivative", [{"kind": "SetTransform", "inputs": refs, "transform": transform}])
+
+
+def renamed(folder: Path, prefix: str, *, merge: Mapping[str, Any] | None = None) -> list[Manifest]:
+    """Return a folder's manifests with `prefix` added to each name; queries keep the old names as aliases."""
+    manifests = [prefixed(yaml.safe_load(file.read_text()), prefix) for file in sorted(folder.glob("*.yaml"))]
+    for manifest in manifests:
+        for event in manifest["content"]["metadata"]:
+            if merge is not None and event["kind"] == "AddPushSource":
+                event["merge"] = dict(merge)
+    return manifests
+
+
+def prefixed(manifest: Manifest, prefix: str) -> Manifest:
+    """Return a manifest with `prefix` added to its name and to those of its inputs; its query keeps the old ones."""
+    prefixed = copy.deepcopy(manifest)
+    content = prefixed["content"]
+    content["name"] = f"{prefix}.{content['name']}"
+    for event in content["metadata"]:
+        for one in event.get("inputs", ()):
+            one.setdefault("alias", one["datasetRef"])
+            one["datasetRef"] = f"{prefix}.{one['datasetRef']}"
+    return prefixed
+
+
+def as_text(*manifests: Manifest) -> bytes:
+    """Return a single YAML text with several documents; JSON is YAML without anchors."""
+    return "\n---\n".join(json.dumps(manifest) for manifest in manifests).encode()
+
+
+def _snapshot(name: str, kind: str, events: list[Manifest]) -> Manifest:
+    content = {"name": name, "kind": kind, "metadata": events}
+    return {"kind": "DatasetSnapshot", "version": 1, "content": content}
+
 
 QUIET: Final = logging.getLogger("story.kafka")
 QUIET.setLevel(logging.CRITICAL)
@@ -191,3 +278,45 @@ def _all_messages(node: EmbeddedNode, topic: str) -> list[tuple[dict[str, str], 
 
 def _text(value: str | bytes | None) -> str:
     return value.decode() if isinstance(value, bytes) else value or ""
+
+
+START: Final = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday, as the epoch's first day
+
+
+def row(names: str, *values: object) -> Row:
+    """Return a row of these columns."""
+    return dict(zip(names.split(), values, strict=True))
+
+
+def at_once(roots: Mapping[str, Sequence[Row]], query: str) -> list[tuple[object, ...]]:
+    """Return DuckDB's result over all input; timestamps are milliseconds."""
+    with duckdb.connect() as connection:
+        for name, rows in roots.items():
+            connection.register(name.replace(".", "_"), pa.Table.from_pylist([plain(row) for row in rows]))
+        return connection.execute(query).fetchall()
+
+
+def changes(chain: StoredChain) -> list[tuple[object, ...]]:
+    """Return a dataset's records as (op, *values), in the same form."""
+    table = chain.table
+    assert table is not None, "it has no data"
+    return [tuple(plain(row).values()) for row in table.drop_columns([OFFSET, SYSTEM_TIME]).to_pylist()]
+
+
+def timestamp(**after: float) -> datetime:
+    """Return the timestamp that long after the first."""
+    return START + timedelta(**after)
+
+
+def plain(sent: Row) -> Row:
+    """Return a row with its timestamps as milliseconds since the epoch."""
+    return {
+        key: int(one.timestamp() * 1000) if isinstance(one, datetime) else one for key, one in sent.items()
+    }
+
+
+def line(sent: Row) -> bytes:
+    """Return a row in the form in which it is sent."""
+    return json.dumps(
+        sent, default=lambda one: float(one) if isinstance(one, Decimal) else one.isoformat()
+    ).encode()

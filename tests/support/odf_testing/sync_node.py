@@ -39,8 +39,8 @@ from odf_sync.transfer.push_source import Push
 from odf_testing.clocks import TickingClock
 from odf_testing.coordinator import Coordinator
 from odf_testing.http import running
-from odf_testing.manifests import root
 from odf_testing.recorded_transfers import Pool, dataset_of
+from odf_testing.story import root
 
 CITIES: Final = root("cities", ["event_time TIMESTAMP", "city STRING"])
 

@@ -9,7 +9,7 @@ from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.engine import Engine
 from odf_common.ports.store import CatalogEntry, ObjectKind
 from odf_testing.builders import AChain
-from odf_testing.node_datasets import in_memory
+from odf_testing.memory_store import in_memory
 from odf_testing.passing_engine import PassingEngine
 from odf_verifier.targets import Target
 from odf_verifier.verification import Verdict, VerificationOptions, Verifier

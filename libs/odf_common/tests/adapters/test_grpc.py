@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from odf_testing.frozen_process import freeze
+from odf_testing.killed_process import freeze
 
 from odf_common.adapters.grpc import client as grpc_client
 from odf_common.adapters.grpc.calls import Bulkheads, Busy

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from odf_testing.frozen_process import freeze
+from odf_testing.killed_process import freeze
 
 from odf_common.adapters.local import durable
 from odf_common.adapters.local.process_files import FOLDER, Scratch, Staging

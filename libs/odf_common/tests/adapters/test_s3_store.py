@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from odf_testing.chains import overwrite
 from odf_testing.contracts import (
     CONTENT,
     NAME,
@@ -22,7 +23,6 @@ from odf_testing.contracts import (
     a_hash,
     require_one_winner_of_processes,
 )
-from odf_testing.damage import overwrite
 from odf_testing.guarded import GuardedDict
 from odf_testing.minioserver import LARGE, MinioServer
 

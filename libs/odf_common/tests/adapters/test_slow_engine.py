@@ -15,7 +15,7 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from odf_testing.black_hole import black_hole
 from odf_testing.builders import a_query
-from odf_testing.frozen_process import freeze
+from odf_testing.killed_process import freeze
 
 from odf_common.adapters.grpc.client import RenewedChannel, ServiceUnreachable, channel
 from odf_common.adapters.grpc.engine_client import EngineClient

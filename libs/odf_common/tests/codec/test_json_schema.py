@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from jsonschema import Draft202012Validator
-from odf_testing.manifests import derivative, ledger, root
 from odf_testing.objects import objects, values
 from odf_testing.profiles import examples
+from odf_testing.story import derivative, ledger, root
 
 from odf_common.codec.flatbuffers import Manifest
 from odf_common.codec.json_schema import NAMES, schema_of, text_of

@@ -41,10 +41,7 @@ from odf_common.errors import InvalidInput, NotFound
 from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.data_schema import DataTypeOption, DataTypeString
-from odf_common.metadata.engine_messages import (
-    TransformRequest,
-    TransformResponseSuccess,
-)
+from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import (
     AddData,
     DatasetKind,
