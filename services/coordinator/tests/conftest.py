@@ -55,6 +55,15 @@ content:
 
 
 @pytest.fixture
+def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
+    """A root with a slice, and a derivative that has read it."""
+    node.add(root, derivative)
+    node.push("cities", "Oslo")
+    node.work()
+    return node
+
+
+@pytest.fixture
 def second(derivative: str) -> str:
     """Return a derivative of the derivative."""
     named = derivative.replace("name: cities.copy", "name: copy.copy")

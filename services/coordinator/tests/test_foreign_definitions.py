@@ -1,7 +1,6 @@
 """Who sends a chain does not decide what this node runs: transforms and sources of datasets whose keys it has."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from odf_testing.builders import (
@@ -38,11 +37,6 @@ from odf_common.metadata.events import (
 from odf_common.ports.store import ObjectKind
 from odf_coordinator.catalog.datasets import DatasetHandle, OwnershipCheck
 from odf_coordinator.commit.committer import Committed, Committer, Outcome, Overtaken, Refusal
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Coordinator:
-    return Coordinator(home=tmp_path)
 
 
 @pytest.fixture

@@ -41,14 +41,6 @@ from odf_coordinator.lifecycle import Claims
 from odf_coordinator.operations.read import ipc_chunks
 
 
-@pytest.fixture
-def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
-    node.add(root, derivative)
-    node.push("cities", "Oslo")
-    node.work()
-    return node
-
-
 def test_a_dataset_that_is_read_is_not_deleted(pair: Coordinator) -> None:
     with pytest.raises(Refused, match=r"cities is read by cities\.copy"):
         pair.names.delete("cities")

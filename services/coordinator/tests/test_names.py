@@ -16,8 +16,6 @@ from odf_common.identity.dataset_refs import HEAD
 from odf_common.ports.store import CatalogEntry
 from odf_coordinator.catalog.datasets import DatasetHandle
 
-from .test_modify import pair as pair  # noqa: PLC0414 - a fixture
-
 
 def test_a_renamed_dataset_keeps_its_topics_and_its_readers(pair: Coordinator) -> None:
     pair.names.rename("cities", "towns")

@@ -33,15 +33,6 @@ from odf_coordinator.operations.pull import Puller, PullProgress
 INFO = SetInfo(description="cities of the world")
 
 
-@pytest.fixture
-def pair(node: Coordinator, root: str, derivative: str) -> Coordinator:
-    """A root with a slice, and a derivative that has read it."""
-    node.add(root, derivative)
-    node.push("cities", "Oslo")
-    node.work()
-    return node
-
-
 def test_a_proposal_to_a_deleted_chain_is_too_late(node: Coordinator, root: str) -> None:
     node.add(root)
     known = node.find("cities")
