@@ -15,7 +15,7 @@ from departures import LEDGER, manifest, messages
 from node_under_test import NOT_OURS, BenchedNode, running_node
 
 from odf_cli import clients
-from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.kafka.topic_messages import publish
 from odf_common.proto.odf.node.v1.coordinator_pb2 import AddRequest
 
 Row = dict[str, object]

@@ -174,10 +174,10 @@ FOLLOWED: Final = {
     "odf_sync/transfer/push_source.py DataNotHere.advice": (
         "services/sync/tests/test_copies_without_data.py::test_another_node_takes_a_derivative_only_with_its_data"
     ),
-    "odf_verifier/explanations.py _advice": FUTURE,
-    "odf_verifier/explanations.py input_not_on_node": COPIES,
-    "odf_verifier/explanations.py with_advice": COPIES,
-    "odf_verifier/explanations.py without_dropped": LOST,
+    "odf_verifier/replay.py _advice": FUTURE,
+    "odf_verifier/replay.py input_not_on_node": COPIES,
+    "odf_verifier/replay.py with_advice": COPIES,
+    "odf_verifier/replay.py without_dropped": LOST,
     "odf_verifier/replay.py Replay._run": LOST,
 }
 # Messages that name another command for what was asked, or a next step: no problem is to be gone after it.

@@ -26,8 +26,7 @@ from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.publish import publish
-from odf_common.adapters.kafka.topic_messages import first_messages
+from odf_common.adapters.kafka.topic_messages import first_messages, publish
 from odf_common.adapters.tls import ClientTls
 from odf_common.errors import Unavailable
 from odf_common.service.settings import child_environment

@@ -47,7 +47,7 @@ from odf_cli.embedded.parts.managed_process import PartSpec
 from odf_cli.embedded.parts.tcp_ports import allocate
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.kafka.topic_messages import publish
 from odf_common.ports.bus import AUDIT, DEAD_LETTERS, INGEST_COMMANDS, NODE_CLAIMS, NOTIFICATIONS
 from odf_common.service.settings import child_environment
 

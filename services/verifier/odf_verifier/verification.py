@@ -25,9 +25,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import HEAD, DatasetId
 from odf_common.ports.clock import Backoff
 from odf_common.ports.engine import Engine
-from odf_verifier.explanations import diverged_inputs, with_advice, without_dropped
 from odf_verifier.integrity import Link, check_chain, check_objects, check_signatures
-from odf_verifier.replay import Replay
+from odf_verifier.replay import Replay, diverged_inputs, with_advice, without_dropped
 from odf_verifier.targets import NOT_CHECKED, UNDECIDED, Damage, Problem, Tally, Target, state_of
 
 

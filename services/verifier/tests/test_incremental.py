@@ -27,9 +27,8 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_common.ports.store import CatalogEntry, ObjectKind
-from odf_verifier.explanations import dropped_input
 from odf_verifier.integrity import Link, check_chain
-from odf_verifier.replay import Outcome, Replay
+from odf_verifier.replay import Outcome, Replay, dropped_input
 from odf_verifier.targets import Damage, Problem, Target, of_entry
 from odf_verifier.verification import (
     REPLAY,

@@ -20,7 +20,7 @@ from odf_common.adapters.grpc.client import channel
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import common
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.publish import publish
+from odf_common.adapters.kafka.topic_messages import publish
 from odf_common.adapters.local.secrets import secret_file
 from odf_common.adapters.redis import RedisConnection
 from odf_common.service.connections import kafka_cluster, redis_connection

@@ -29,8 +29,8 @@ from odf_common.adapters.kafka.cluster import (
 )
 from odf_common.adapters.kafka.dead_letter_messages import CUTS, KafkaLetters, message_of, smaller_cuts
 from odf_common.adapters.kafka.kafka_bus import KafkaBus
-from odf_common.adapters.kafka.publish import publish
 from odf_common.adapters.kafka.topic_claims import TopicClaim, TopicsTaken, owner_of
+from odf_common.adapters.kafka.topic_messages import publish
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import DEAD_LETTERS, FIXED_TOPICS, NODE_CLAIMS, DeadLetter, StoredLetter, TopicInfo
 from odf_common.service.node_home import HomeCopied, node_id, require_original

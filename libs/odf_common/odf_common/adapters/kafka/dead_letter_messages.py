@@ -12,8 +12,7 @@ from confluent_kafka import Message
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster, partition_of
-from odf_common.adapters.kafka.publish import NewMessage, publish_all
-from odf_common.adapters.kafka.topic_messages import messages_until_end
+from odf_common.adapters.kafka.topic_messages import NewMessage, messages_until_end, publish_all
 from odf_common.errors import NotFound
 from odf_common.ports.bus import DEAD_LETTERS, DeadLetter, StoredLetter
 

@@ -11,8 +11,7 @@ from typing import Self
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.cluster import KafkaCluster
-from odf_common.adapters.kafka.publish import publish
-from odf_common.adapters.kafka.topic_messages import messages_until_end
+from odf_common.adapters.kafka.topic_messages import messages_until_end, publish
 from odf_common.errors import Conflict, Unavailable
 from odf_common.ports.bus import NODE_CLAIMS
 

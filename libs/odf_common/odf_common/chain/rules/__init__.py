@@ -8,7 +8,7 @@ verifier and sync all admit blocks here. That a block's hash matches its bytes i
 from collections.abc import Callable
 from typing import Final
 
-from odf_common.chain.rules import data_events, sources, structure, transforms
+from odf_common.chain.rules import data_events, structure
 from odf_common.chain.state import ChainState, after, begin
 from odf_common.errors import ChainRuleViolated
 from odf_common.hashing.multihash import Multihash
@@ -41,25 +41,25 @@ _DATA: Final[tuple[Rule, ...]] = (
 )
 _ADD_DATA: Final[tuple[Rule, ...]] = (
     data_events.add_data_changes_something,
-    sources.disabled_source_takes_no_data,
+    structure.disabled_source_takes_no_data,
 )
 _EXECUTE_TRANSFORM: Final[tuple[Rule, ...]] = (
-    transforms.transform_is_defined_first,
-    transforms.inputs_are_those_of_the_transform,
-    transforms.input_blocks_are_contiguous,
-    transforms.input_offsets_are_contiguous,
-    transforms.transform_changes_something,
+    data_events.transform_is_defined_first,
+    data_events.inputs_are_those_of_the_transform,
+    data_events.input_blocks_are_contiguous,
+    data_events.input_offsets_are_contiguous,
+    data_events.transform_changes_something,
 )
 _DEFINITION: Final[tuple[Rule, ...]] = (
-    transforms.transform_inputs_are_resolved,
-    transforms.transform_reads_other_datasets,
-    transforms.queries_are_normalized,
-    sources.polling_source_stands_alone,
-    sources.push_source_meets_no_polling,
-    sources.push_source_changes_something,
-    sources.ethereum_source_is_placed,
-    sources.read_step_has_one_schema,
-    sources.disabled_source_exists,
+    data_events.transform_inputs_are_resolved,
+    data_events.transform_reads_other_datasets,
+    data_events.queries_are_normalized,
+    structure.polling_source_stands_alone,
+    structure.push_source_meets_no_polling,
+    structure.push_source_changes_something,
+    structure.ethereum_source_is_placed,
+    structure.read_step_has_one_schema,
+    structure.disabled_source_exists,
     data_events.schema_is_given,
     data_events.schema_changes_something,
     data_events.schema_stays_compatible,
