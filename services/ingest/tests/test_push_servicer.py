@@ -297,8 +297,12 @@ def make_client(make_bench: Any, tmp_path: Path) -> Iterator[Callable[..., Clien
         close()
 
 
-def test_bad_rows_of_a_batch_are_left_out_and_counted_once(make_client: Callable[..., Client]) -> None:
-    client = make_client()
+@pytest.fixture
+def client(make_client: Callable[..., Client]) -> Client:
+    return make_client()
+
+
+def test_bad_rows_of_a_batch_are_left_out_and_counted_once(client: Client) -> None:
     times = pa.array([0, None, 0], pa.timestamp("ms", "UTC"))
     parts = (batch(0, arrow(1, 2, 3, event_time=times)), batch(1, arrow(4)))
     _, first, second = client.push(*parts)
@@ -311,10 +315,7 @@ def test_bad_rows_of_a_batch_are_left_out_and_counted_once(make_client: Callable
     assert [one.reason for one in client.bench.coordinator.letters] == [f"batch 0 of stream s, {why}"]
 
 
-def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(
-    make_client: Callable[..., Client],
-) -> None:
-    client = make_client()
+def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(client: Client) -> None:
     without = {"event_time": pa.nulls(2, pa.timestamp("ms", "UTC"))}
     with pytest.raises(InvalidInput, match="batch 0: row 1: column event_time: null is not allowed"):
         list(client.push(batch(0, arrow(1, 2, **without)), stream_id="other"))
@@ -332,8 +333,7 @@ def test_each_batch_is_a_block_and_is_acknowledged_once_it_is_committed(
     ]
 
 
-def test_an_acknowledgement_comes_before_the_next_batch_is_sent(make_client: Callable[..., Client]) -> None:
-    client = make_client()
+def test_an_acknowledgement_comes_before_the_next_batch_is_sent(client: Client) -> None:
     parts: SimpleQueue[pb.StreamPart | None] = SimpleQueue()
     parts.put(pb.StreamPart(header=pb.StreamHeader(ref="orders")))
     acks = client.stub.Stream(iter(parts.get, None), timeout=30)
@@ -346,10 +346,7 @@ def test_an_acknowledgement_comes_before_the_next_batch_is_sent(make_client: Cal
     assert list(acks) == []
 
 
-def test_an_interrupted_stream_resumes_and_repeats_add_nothing(
-    make_client: Callable[..., Client],
-) -> None:
-    client = make_client()
+def test_an_interrupted_stream_resumes_and_repeats_add_nothing(client: Client) -> None:
     list(client.push(batch(0, arrow(1)), batch(1, arrow(2))))
     first, *acks = client.push(batch(0, arrow(1)), batch(1, arrow(2)), batch(2, arrow(3)))
     assert first.next == 2
@@ -359,9 +356,8 @@ def test_an_interrupted_stream_resumes_and_repeats_add_nothing(
 
 
 def test_a_kill_after_the_commit_and_before_the_acknowledgement_doubles_nothing(
-    make_client: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, client: Client
 ) -> None:
-    client = make_client()
     commit = FileCommit.commit
 
     def killed(work: FileCommit, *args: Any) -> Any:
@@ -387,8 +383,7 @@ def test_a_stream_to_a_copy_is_refused_before_its_first_batch(make_client: Calla
     assert client.bench.values("id") == []
 
 
-def test_the_first_bad_batch_ends_the_stream_and_is_named(make_client: Callable[..., Client]) -> None:
-    client = make_client()
+def test_the_first_bad_batch_ends_the_stream_and_is_named(client: Client) -> None:
     seen = client.push(batch(0, arrow(1)), batch(1, b"junk"), batch(2, arrow(3)))
     assert [next(seen).next, next(seen).next] == [0, 1]
     with pytest.raises(
@@ -420,10 +415,7 @@ def test_what_breaks_the_protocol_is_refused(
 
 
 @pytest.mark.parametrize("parts", [[], [pb.StreamPart()], [batch(0, arrow(1))]])
-def test_a_stream_without_its_header_is_refused(
-    make_client: Callable[..., Client], parts: list[pb.StreamPart]
-) -> None:
-    client = make_client()
+def test_a_stream_without_its_header_is_refused(parts: list[pb.StreamPart], client: Client) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         list(client.stub.Stream(iter(parts), timeout=30))
     error = error_of(refused.value, "ingest")
@@ -448,8 +440,7 @@ def test_a_header_that_names_nothing_is_refused(
         list(make_client().push(**header))
 
 
-def test_other_content_under_the_last_number_is_refused(make_client: Callable[..., Client]) -> None:
-    client = make_client()
+def test_other_content_under_the_last_number_is_refused(client: Client) -> None:
     list(client.push(batch(0, arrow(1))))
     with pytest.raises(InvalidInput, match="other content was committed"):
         list(client.push(batch(0, arrow(2))))

@@ -26,7 +26,6 @@ from odf_ingest.push.source_topics import Key
 from .in_memory_broker import TOPIC, Broker, Running, running
 
 ADD, RETRACT, FROM, TO = range(4)
-Change = tuple[int, int, str]  # op, id, v
 
 
 @pytest.fixture

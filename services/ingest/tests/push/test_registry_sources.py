@@ -25,6 +25,7 @@ from odf_common.ports.bus import NOTIFICATIONS
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_ingest.control.rejected_messages import RejectedMessages
 from odf_ingest.errors import SourceStopped
+from odf_ingest.prepare.batch import MessageBatch
 from odf_ingest.prepare.plan import plan_of
 from odf_ingest.prepare.preparer import PreparedRecords
 from odf_ingest.push.lifecycle import start_position
@@ -98,6 +99,7 @@ def test_rows_are_committed_and_what_cannot_be_decoded_is_a_dead_letter_as_it_wa
     assert all(one.reason.startswith(start) for one, start in zip(letters, expected, strict=True)), letters
 
 
+VALUE = {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]}
 KEY = {
     "type": "record",
     "name": "Key",
@@ -105,22 +107,22 @@ KEY = {
 }
 
 
+def with_key_columns(registry: Registry, columns: str) -> SourceSettings:
+    return SourceSettings.from_plain(
+        {"schemaRegistry": registry.url, "keyColumns": columns, "keyFormat": "registry"}
+    )
+
+
 def test_keys_are_decoded_too_and_those_of_tombstones(make_bench: Any, registry: Registry) -> None:
     registry.add(2, KEY)
-    value = {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]}
-    registry.add(3, value)
+    registry.add(3, VALUE)
     columns = ("id BIGINT NOT NULL", "code BINARY", "v STRING")
     bench = make_bench(MergeStrategyUpsertStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
-    chosen = SourceSettings.from_plain(
-        {"schemaRegistry": registry.url, "keyColumns": "id,code", "keyFormat": "registry"}
-    )
+    chosen = with_key_columns(registry, "id,code")
     keys = [avro(2, KEY, {"id": number, "code": b"\xff"}) for number in (1, 2)]
-    values = [avro(3, value, {"v": text}) for text in "abc"]
+    values = [avro(3, VALUE, {"v": text}) for text in "abc"]
     batch = messages([*values, None, b"x"], chosen.message_columns, [*keys, framed(9, b""), keys[0], b"y"])
-    decoder = Registries().decoder(chosen)
-    assert decoder is not None
-    plan = plan_of(bench.state, bench.state.push_sources["default"])
-    prepared = decode_batch(decoder, plan, batch, bench.preparer.messages)
+    prepared = decoded(bench, chosen, batch)
     assert prepared.records is not None
     found = prepared.records.select(["op", "id", "code", "v"]).to_pylist()
     assert [tuple(one.values()) for one in found] == [
@@ -137,14 +139,12 @@ def test_keys_are_decoded_too_and_those_of_tombstones(make_bench: Any, registry:
 
 def test_ids_in_headers_are_those_of_value_and_key(make_bench: Any, registry: Registry) -> None:
     guid = UUID("89791762-2336-4186-9674-299b90a802e2")
-    registry.add(3, {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]})
+    registry.add(3, VALUE)
     registry.add(4, '"long"')
     registry.guids |= {guid: 3, UUID(int=4): 4}
     columns = ("id BIGINT NOT NULL", "v STRING")
     bench = make_bench(MergeStrategyUpsertStream(primary_key=("id",)), ReadStepNdJson(ddl_schema=columns))
-    chosen = SourceSettings.from_plain(
-        {"schemaRegistry": registry.url, "keyColumns": "id", "keyFormat": "registry"}
-    )
+    chosen = with_key_columns(registry, "id")
     assert chosen.message_columns.read_headers == ("__value_schema_id", "__key_schema_id")
     named, by_key = framed_by_guid(guid, b""), framed_by_guid(UUID(int=4), b"")
     # In headers; in front of the bytes; a tombstone; a damaged value.
@@ -156,10 +156,7 @@ def test_ids_in_headers_are_those_of_value_and_key(make_bench: Any, registry: Re
         "__key_schema_id": [by_key, None, by_key, by_key],
     }
     batch = replace(messages(values, chosen.message_columns), parts=(replace(part, headers=headers),))
-    decoder = Registries().decoder(chosen)
-    assert decoder is not None
-    plan = plan_of(bench.state, bench.state.push_sources["default"])
-    prepared = decode_batch(decoder, plan, batch, bench.preparer.messages)
+    prepared = decoded(bench, chosen, batch)
     assert prepared.records is not None
     found = prepared.records.select(["op", "id", "v"]).to_pylist()
     assert [tuple(one.values()) for one in found] == [(0, 1, "a"), (0, 2, "b"), (1, 1, None)]
@@ -217,14 +214,16 @@ def with_keys(
     make_bench: Any, registry: Registry, schema: str, column: str, payloads: list[bytes], **facts: Any
 ) -> PreparedRecords:
     """Return what a source with `column` k as its key reads from a message per payload of a key."""
-    registry.add(3, {"type": "record", "name": "Value", "fields": [{"name": "v", "type": "string"}]})
+    registry.add(3, VALUE)
     registry.add(4, schema, **facts)
     bench = make_bench(read=ReadStepNdJson(ddl_schema=(f"k {column}", "v STRING")))
-    chosen = SourceSettings.from_plain(
-        {"schemaRegistry": registry.url, "keyColumns": "k", "keyFormat": "registry"}
-    )
+    chosen = with_key_columns(registry, "k")
     keys = [framed(4, payload) for payload in payloads]
     batch = messages([framed(3, b"\x02a")] * len(keys), chosen.message_columns, keys)
+    return decoded(bench, chosen, batch)
+
+
+def decoded(bench: Any, chosen: SourceSettings, batch: MessageBatch) -> PreparedRecords:
     decoder = Registries().decoder(chosen)
     assert decoder is not None
     plan = plan_of(bench.state, bench.state.push_sources["default"])
@@ -236,11 +235,17 @@ def test_keys_of_a_registry_need_its_address() -> None:
         SourceSettings.from_plain({"keyColumns": "id", "keyFormat": "registry"})
 
 
+def with_other(make_bench: Any, registry: Registry) -> Any:
+    """Return a dataset whose source `other` is of the registry."""
+    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
+    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    return bench
+
+
 def test_a_registry_that_is_down_pauses_only_its_source_and_loses_nothing(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
-    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
-    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    bench = with_other(make_bench, registry)
     registry.fails = 503
     broker.logs[OTHER, 0] += [row(11), row(12)]
     with running(bench, broker, other=OTHER) as node:
@@ -262,8 +267,7 @@ def test_a_registry_that_is_down_pauses_only_its_source_and_loses_nothing(
 def test_a_source_whose_registry_has_moved_continues_with_its_new_address(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
-    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
-    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    bench = with_other(make_bench, registry)
     registry.fails = 503
     broker.logs[OTHER, 0] += [row(11)]
     with running(bench, broker, other=OTHER) as node, serving_registry() as moved:
@@ -319,8 +323,7 @@ def test_a_source_of_another_format_stops_and_says_why(
 def test_a_registry_that_does_not_answer_does_not_delay_other_sources_of_the_dataset(
     make_bench: Any, broker: Broker, registry: Registry
 ) -> None:
-    bench = make_bench(None, None, replace(a_push_source("other"), read=ReadStepNdJson(ddl_schema=COLUMNS)))
-    save_settings(bench.blobs, bench.dataset, "other", SourceSettings(schema_registry=registry.url))
+    bench = with_other(make_bench, registry)
     registry.pause = 0.02  # more than a second for an answer
     broker.logs[OTHER, 0] += [row(11)]
     with running(bench, broker, other=OTHER) as node:

@@ -109,7 +109,6 @@ DECLARED_COLUMNS: Final = (
 FEW_VALUES: Final = [value for value in JSON_VALUES if value.raw in {True, "19.99", "128", *FEW_TEXTS}]
 TEXT_VALUES: Final = [Value(ValueKind.TEXT, pa.string(), text, text) for text in (*TEXTS, *NUMBERS)]
 INSTEAD: Final = r"; |, such as |outside of the years|is not a value of (TIMESTAMP|DATE)"
-IS_NULL: Final = "empty"
 
 
 def arrow_file(table: pa.Table) -> bytes:

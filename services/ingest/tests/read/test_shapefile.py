@@ -50,6 +50,11 @@ def shapefiles(encoding: str = "utf-8", type_: int = shapefile.POLYGON) -> dict[
     return {name: file.getvalue() for name, file in files.items()}
 
 
+@pytest.fixture
+def files() -> dict[str, bytes]:
+    return shapefiles()
+
+
 def zipped(files: dict[str, bytes], stem: str = "cities") -> bytes:
     archive = BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -82,8 +87,7 @@ def test_attributes_become_columns_and_the_shape_a_geometry(tmp_path: Path) -> N
     assert second == {**dict.fromkeys(first), "name": "Rom", "geometry": None, "projection": WKT}
 
 
-def test_declared_types_are_exact() -> None:
-    files = shapefiles()
+def test_declared_types_are_exact(files: dict[str, bytes]) -> None:
     files["dbf"] = files["dbf"].replace(b"          87.88000", b"123456789012.34567")
     table = read_batch(ReadStepEsriShapefile(), zipped(files), SCHEMA)
     assert str(table.to_pylist()[0]["area"]) == "123456789012.34567"  # more digits than a double has
@@ -158,8 +162,7 @@ def test_a_sub_path_chooses_among_shapefiles() -> None:
             read_batch(ReadStepEsriShapefile(sub_path=bad), several(), None)
 
 
-def test_every_truncation_is_refused_or_harmless() -> None:
-    files = shapefiles()
+def test_every_truncation_is_refused_or_harmless(files: dict[str, bytes]) -> None:
     whole = rows(files)
     for suffix in ("shp", "dbf"):
         for length in range(len(files[suffix])):
@@ -174,8 +177,7 @@ def test_every_truncation_is_refused_or_harmless() -> None:
             read_batch(ReadStepEsriShapefile(), archive[:length], None)
 
 
-def test_forged_numbers_end_soon_in_records_or_a_refusal() -> None:
-    files = shapefiles()
+def test_forged_numbers_end_soon_in_records_or_a_refusal(files: dict[str, bytes]) -> None:
     began = time.monotonic()
     for suffix in ("shp", "dbf"):
         for at in range(0, len(files[suffix]) - 4, 4):  # where numbers begin
@@ -238,14 +240,12 @@ def test_missing_parts_are_named(suffix: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"        .0", b"       0.0", b"        -0", b"0         "])
-def test_an_attribute_may_have_any_form_of_a_number(text: bytes) -> None:
-    files = shapefiles()
+def test_an_attribute_may_have_any_form_of_a_number(text: bytes, files: dict[str, bytes]) -> None:
     files["dbf"] = files["dbf"].replace(b"    421878", text)
     assert rows(files)[0]["people"] == 0
 
 
-def test_an_attribute_that_does_not_fit_is_named() -> None:
-    files = shapefiles()
+def test_an_attribute_that_does_not_fit_is_named(files: dict[str, bytes]) -> None:
     files["dbf"] = files["dbf"].replace(b"    421878", b"    42l878")
     with pytest.raises(InvalidInput, match=r"^record 1: column people: '42l878' is not a number"):
         rows(files)
@@ -253,8 +253,7 @@ def test_an_attribute_that_does_not_fit_is_named() -> None:
         read_batch(ReadStepEsriShapefile(), zipped(shapefiles()), ddl_to_schema(["name BIGINT"]))
 
 
-def test_a_shape_without_attributes_is_refused() -> None:
-    files = shapefiles()
+def test_a_shape_without_attributes_is_refused(files: dict[str, bytes]) -> None:
     head, size = (int.from_bytes(files["dbf"][at : at + 2], "little") for at in (8, 10))
     one = (1).to_bytes(4, "little")
     files["dbf"] = files["dbf"][:4] + one + files["dbf"][8 : head + size]
@@ -262,8 +261,7 @@ def test_a_shape_without_attributes_is_refused() -> None:
         rows(files)
 
 
-def test_a_part_that_is_in_the_archive_twice_is_refused() -> None:
-    files = shapefiles()
+def test_a_part_that_is_in_the_archive_twice_is_refused(files: dict[str, bytes]) -> None:
     with pytest.raises(InvalidInput, match="is in the archive twice"):
         rows(files | {"DBF": files["dbf"]})
 
