@@ -1,16 +1,10 @@
-"""A home that earlier code wrote opens: its datasets are listed, verified by replay, and continued.
-
-There is no release yet: `an_earlier_home.tar.xz` was written by a node of commit c57908e, which its transforms' engine
-version 0.1.0+spark4.3.0.5bc3fbb2aaf3 identifies, and then stopped. It shows that names, keys and Kafka's log of
-that time are still read: a root of four records with its push topic, and the derivative that counts them by day, whose
-last record waits for its window to end.
-"""
-
 import json
 import tarfile
 from pathlib import Path
 
+from odf_testing.chains import read_chain
 from odf_testing.embedded import EmbeddedNode
+from odf_testing.story import Story
 
 HOME = Path(__file__).with_name("an_earlier_home.tar.xz")
 
@@ -40,3 +34,28 @@ def test_it_is_listed_and_verified_and_continues(node: EmbeddedNode, tmp_path: P
         assert {one["verdict"] for one in earlier.run("verify --all --output json")} == {"valid"}
     finally:
         earlier.down()
+
+
+FOLDERS = Path(__file__).with_name("an_earlier_release.tar.gz")
+# Records and transforms, inputs first.
+WRITTEN = {
+    "orders": (120, 0),
+    "shipments": (95, 0),
+    "orders.daily": (16, 3),
+    "match.scores": (6, 0),
+    "leaderboard": (8, 1),
+}
+
+
+def test_they_are_pulled_and_replay_to_the_same(story: Story, tmp_path: Path) -> None:
+    with tarfile.open(FOLDERS) as archive:
+        archive.extractall(tmp_path, filter="data")
+    names = {name: f"earlier.{name}" for name in WRITTEN}
+    for name, copy in names.items():
+        story.node.run(f"pull file://{tmp_path / name} --as {copy}")
+        assert story.chain(copy).table == read_chain(tmp_path / name).table
+    verdicts = {one["dataset"]: one for one in story.verify(" ".join(names.values()))}
+    assert {
+        name: (story.records(copy)[0], verdicts[copy]["transforms"]) for name, copy in names.items()
+    } == WRITTEN
+    assert {(one["verdict"], *one["problems"]) for one in verdicts.values()} == {("valid",)}

@@ -1,19 +1,22 @@
-"""What is derived does not depend on how the records of its inputs were cut into pushes."""
-
+import json
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
+from zoneinfo import ZoneInfo
 
 import pytest
 from odf_testing import nycflights as data
-from odf_testing.story import APPEND, Row, Story, chunks, derivative, ledger, renamed, root
+from odf_testing.story import APPEND, Row, Sender, Story, chunks, derivative, ledger, renamed, root
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "nycflights"
 ROOTS = ("flights", "weather")
 DERIVED = ("flights.late", "flights.delays.hourly")
 BATCHES = 6
 CLOSING = "2013-01-03T12:00:00Z"
-
 Rows = Counter[tuple[str | None, str | None]]
 CALLS = ("event_time TIMESTAMP(3)", "id BIGINT", "line STRING")
 ANSWERS = ("event_time TIMESTAMP(3)", "id BIGINT", "who STRING")
@@ -32,7 +35,6 @@ JOINS: Mapping[str, Rows] = {
     "LEFT ANTI": MISSED,
     "LEFT SEMI": CALLED,
 }
-
 DOORS = ("event_time TIMESTAMP(3)", "door BIGINT", "state STRING")
 NEWEST = """
     SELECT event_time, door, state FROM (
@@ -173,3 +175,136 @@ def remaining(rows: Sequence[Row]) -> Counter[object]:
     for row in rows:
         left[row["state"]] += 1 if row["op"] in (0, 3) else -1
     return +left
+
+
+COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOURS = 6
+EACH = 600  # records per producer, one every 36 s of event time
+PRODUCERS = 3
+DELAY = 30  # maximum delay of a record, in minutes
+HOURLY = "SELECT window.start AS event_time, count(*) AS n, sum(id) AS total FROM visits GROUP BY window(at, '1 hour')"
+
+
+def records(producer: int) -> list[Row]:
+    """Return a producer's records in the order in which they arrive: up to half an hour after their time."""
+    chance = random.Random(producer)
+    due = []
+    for number in range(EACH):
+        at = START + timedelta(hours=HOURS) * number / EACH
+        row = {"id": producer * EACH + number, "at": f"{at:%Y-%m-%dT%H:%M:%S}Z"}
+        due.append((at + timedelta(minutes=DELAY) * chance.random(), row))
+    return [row for _, row in sorted(due, key=lambda one: one[0])]
+
+
+def closing() -> Row:
+    """Return a record after the end of all windows, whatever the delay."""
+    at = START + timedelta(hours=HOURS, minutes=DELAY)
+    return {"id": 0, "at": f"{at:%Y-%m-%dT%H:%M:%S}Z"}
+
+
+def hours(rows: list[Row]) -> dict[str, tuple[int, int]]:
+    """Return count and sum of ids by the hour in which the records happened."""
+    count, total = Counter[str](), Counter[str]()
+    for row in rows:
+        hour = f"{row['at'][:13]}:00:00Z"
+        count[hour] += 1
+        total[hour] += row["id"]
+    return {hour: (count[hour], total[hour]) for hour in count}
+
+
+def counted(story: Story, dataset: str) -> dict[str, tuple[int, int]]:
+    return {row["event_time"]: (row["n"], row["total"]) for row in story.tail(dataset)}
+
+
+def test_records_within_the_delay_are_all_counted_whatever_the_order_of_producers(story: Story) -> None:
+    visits, hourly = "unordered.visits", "unordered.hourly"
+    story.add(root(visits, COLUMNS, merge=APPEND, event_time="at"))
+    story.node.run(f"source set {visits} partitions={PRODUCERS} watermarkDelay={DELAY}m")
+    story.add(derivative(hourly, {"visits": visits}, HOURLY))
+    topic, sent = story.topic(visits), [records(producer) for producer in range(PRODUCERS)]
+    begun = Barrier(PRODUCERS)
+
+    def produce(partition: int) -> None:
+        """Send a producer's records in bursts, the more the larger its number, so that others are ahead of it."""
+        sender, messages = Sender(story.node), [json.dumps(row).encode() for row in sent[partition]]
+        sender.send(topic, messages[:1], partition)
+        begun.wait()  # a partition without a message yet holds no watermark back
+        for burst in chunks(messages[1:], 1 + 4 * partition):
+            sender.send(topic, burst, partition)
+        sender.send(topic, [json.dumps(closing()).encode()], partition)
+
+    with ThreadPoolExecutor(PRODUCERS) as pool:
+        list(pool.map(produce, range(PRODUCERS)))
+    story.pull(f"{visits} {hourly}")
+    rows = [row for one in sent for row in one]
+    assert counted(story, hourly) == hours(rows)
+    assert len(hours(rows)) == HOURS
+    assert sorted(story.chain(visits).column("id")) == sorted([*range(PRODUCERS * EACH), *[0] * PRODUCERS])
+    (source,) = story.node.run(f"source show {visits} --output json")
+    assert source["late"] == 0
+    assert [one["verdict"] for one in story.verify(f"{visits} {hourly}")] == ["valid", "valid"]
+
+
+def test_late_records_are_in_their_dataset_and_counted_in_every_report(story: Story) -> None:
+    visits, hourly = "unordered.late", "unordered.late.hourly"
+    story.add(root(visits, COLUMNS, merge=APPEND, event_time="at"))
+    story.add(derivative(hourly, {"visits": visits}, HOURLY))
+    first, second = (
+        [{"id": id_, "at": f"2026-01-01T{hour}:00:00.000Z"} for id_, hour in enumerate(hours_)]
+        for hours_ in (("00", "05"), ("01", "02", "04", "06"))
+    )
+    for some in (first, second):
+        story.publish(visits, some)
+        story.pull(f"{visits} {hourly}")
+    assert len(story.tail(visits)) == len(first) + len(second)
+    (source,) = story.node.run(f"source show {visits} --output json")
+    assert (source["late"], source["lateBy"]) == (3, "4h")
+    assert "`odf source set" in story.node.attempt(f"source show {visits}").stderr.decode()
+    assert counted(story, hourly) == {"2026-01-01T00:00:00Z": (1, 0), "2026-01-01T05:00:00Z": (1, 1)}
+
+
+ZONE = "America/Halifax"
+READINGS = ("event_time TIMESTAMP(3)", "litres DOUBLE")
+LOCAL = f"from_utc_timestamp(event_time, '{ZONE}')"
+DAY = f"to_date({LOCAL})"
+HOUR = f"date_trunc('hour', {LOCAL})"
+SPRING, AUTUMN = datetime(2026, 3, 7, 4, tzinfo=UTC), datetime(2026, 10, 31, 3, tzinfo=UTC)
+READING_TIMES = [
+    start + timedelta(hours=number)
+    for start, count in ((SPRING, 71), (AUTUMN, 73))
+    for number in range(count)
+]
+
+
+def totals(key: str, name: str) -> str:
+    return f"SELECT max(event_time) AS event_time, {key} AS {name}, count(*) AS n FROM pump GROUP BY {key}"
+
+
+def test_a_day_has_the_hours_that_its_people_had(story: Story) -> None:
+    pump = "pump"
+    windows = f"SELECT window.start AS event_time, count(*) AS n FROM pump GROUP BY window({LOCAL}, '1 day')"
+    story.add(
+        root(pump, READINGS, merge=ledger("event_time")),
+        derivative("pump.days", {"pump": pump}, totals(DAY, "day")),
+        derivative("pump.truncated", {"pump": pump}, totals(f"date_trunc('day', {LOCAL})", "day")),
+        derivative("pump.hours", {"pump": pump}, totals(HOUR, "hour")),
+    )
+    said = story.refused(derivative("pump.windows", {"pump": pump}, windows))
+    assert f"GROUP BY to_date(from_utc_timestamp(<event time>, '{ZONE}'))" in said
+
+    for some in (READING_TIMES[:40], READING_TIMES[40:]):
+        story.ingest(pump, [{"event_time": f"{at:%Y-%m-%dT%H:%M:%SZ}", "litres": 1.0} for at in some])
+        story.pull("pump.days pump.truncated pump.hours")
+
+    expected = Counter(f"{at.astimezone(ZoneInfo(ZONE)):%Y-%m-%d}" for at in READING_TIMES)
+    assert list(expected.values()) == [24, 23, 24, 24, 25, 24]
+    assert last(story, "pump.days", "day") == expected
+    assert {day[:10]: n for day, n in last(story, "pump.truncated", "day").items()} == expected
+    hours = last(story, "pump.hours", "hour")
+    assert {hour for hour, n in hours.items() if n > 1} == {"2026-11-01T01:00:00Z"}
+
+
+def last(story: Story, dataset: str, column: str) -> dict[str, int]:
+    """Return the count of each day or hour after all corrections."""
+    return {row[column]: row["n"] for row in story.tail(dataset) if row["op"] in (0, 3)}

@@ -1,27 +1,26 @@
-"""A query that passes every check and fails on its records names the first one of them, by input and offset."""
+import errno
+import os
+import resource
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
-from collections.abc import Sequence
-
+import pyarrow as pa
 import pytest
-from odf_testing.engine import (
-    FROM,
-    HOUR,
-    MINUTE,
-    TO,
-    Block,
-    Derivative,
-    Make,
-    flight,
-    reading,
-    sql,
-)
+from odf_testing.engine import COUNTS, FROM, HOUR, MINUTE, TO, Block, Derivative, Make, flight, reading, sql
+from pyspark.errors import PySparkException
+from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.engine_client import EngineClient
+from odf_common.errors import InvalidInput, StorageUnavailable, explain
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import QueryFailed
+from odf_engine_spark.server.grpc_servicer import _response
+from odf_engine_spark.spark.error_messages import FAULTS, query_fault
+from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import Progress
-from odf_engine_spark.transform.checkpoint import State
+from odf_engine_spark.transform.checkpoint import State, read_state
 from odf_engine_spark.transform.execute_transform import Transforms
 from odf_engine_spark.transform.failing_records import locate_failure
 from odf_engine_spark.transform.inputs import Input, read_input
@@ -186,3 +185,123 @@ def test_a_value_out_of_range_advises_no_setting_of_spark(derive: Make) -> None:
     query = "SELECT time_hour AS event_time, CAST(flight AS DECIMAL(2,1)) AS x FROM flights"
     text = str(failure_of(derive(sql(query), flights=[Block(rows=flights(1, 100))])))
     assert "100 cannot be represented as Decimal(2, 1). SQLSTATE: 22003" in text
+
+
+def test_a_hostile_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)]), Block(watermark=HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    for broken in (
+        b"",
+        b"junk",
+        raw[:-40],
+        raw.replace(b"odf-engine-spark/3", b"odf-engine-spark/9"),
+        raw[:200],
+    ):
+        hourly.checkpoint.write_bytes(broken)
+        with pytest.raises(InvalidInput, match="not a checkpoint"):
+            hourly.pull(2)
+
+
+def test_each_request_logs_its_records_and_the_size_of_its_checkpoint(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)]), Block(watermark=HOUR)])
+    with capture_logs() as logs:
+        hourly.pull(1)
+        assert hourly.checkpoint is not None
+        size = hourly.checkpoint.stat().st_size
+        hourly.pull(2)
+    prepared = [one["event"] for one in logs if "prepared" in one["event"]]
+    assert prepared[-1] == "prepared transform reused"
+    first, second = [one for one in logs if one["event"] == "transform executed"]
+    assert (first["inputs"], first["records"], first["checkpoint_bytes"]) == ({"flights": 1}, 0, size)
+    assert (second["inputs"], second["records"]) == ({"flights": 0}, 1)
+
+
+def test_a_watermark_beyond_all_times_in_a_checkpoint_is_refused(derive: Make) -> None:
+    hourly = derive(sql(COUNTS), flights=[Block(rows=[flight(1)], watermark=HOUR), Block(watermark=2 * HOUR)])
+    hourly.pull(1)
+    assert hourly.checkpoint is not None
+    raw = hourly.checkpoint.read_bytes()
+    with pa.ipc.open_stream(raw) as stream:
+        table = stream.read_all()
+    metadata = {**(table.schema.metadata or {}), b"watermark": b"1" + b"0" * 30}
+    with pa.ipc.new_stream(hourly.checkpoint, table.schema.with_metadata(metadata)) as stream:
+        stream.write_table(table.replace_schema_metadata(metadata))
+    with pytest.raises(InvalidInput, match="out of range"):
+        hourly.pull(2)
+
+
+PASSING = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.ENOMEM)
+
+
+def never(*_: object) -> None:
+    raise AssertionError("it is no result")
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_request_that_meets_an_error_of_the_disk_has_no_result(number: int) -> None:
+    def fail() -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StorageUnavailable):
+        _response("transform", fail, Progress(), invalid=never, failed=never)
+
+
+def test_a_full_disk_of_spark_is_named_where_users_find_it() -> None:
+    with pytest.raises(StorageUnavailable) as caught:
+        query_fault(PySparkException("java.io.IOException: No space left on device"))
+    said = explain(caught.value)
+    assert "the disk of the engine's temporary files cannot be reached: No space left on device" in said
+    assert "$ODF_HOME" in said
+
+
+@pytest.mark.parametrize("number", PASSING)
+def test_a_checkpoint_that_cannot_be_read_now_is_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(_: Path) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(StorageUnavailable):
+        read_state(tmp_path / "checkpoint")
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Let this process open no file; its JVM still can."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    next_ = os.dup(0)
+    os.close(next_)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_query_whose_rows_no_socket_can_be_opened_for_fails_at_once_and_works_later(spark: Spark) -> None:
+    frame = spark.frame(spark.parse("SELECT 1 AS x"))
+    rows = spark.collect(frame)
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        spark.collect(frame)
+    assert spark.collect(frame) == rows
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT sum(size(sequence(1, 1000000000 + id))) FROM range(3)",
+        "SELECT repeat('x', 2000000000) FROM range(1)",
+    ],
+)
+def test_a_query_that_runs_out_of_memory_fails_alone(spark: Spark, query: str) -> None:
+    greedy, other = spark.isolated(), spark.isolated()
+    plan = greedy.frame(greedy.parse(query))
+    with pytest.raises(FAULTS, match="OutOfMemoryError"):
+        greedy.collect(plan)
+    assert spark.is_alive()
+    assert other.collect(other.frame(other.parse("SELECT count(*) AS n FROM range(9)"))).to_pylist() == [
+        {"n": 9}
+    ]

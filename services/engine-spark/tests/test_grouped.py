@@ -1,5 +1,3 @@
-"""GROUP BY without windows, compared with recounting the rows after each change."""
-
 import math
 import random
 from collections.abc import Sequence
@@ -9,6 +7,7 @@ from typing import Literal
 
 import pyarrow as pa
 import pytest
+from odf_testing.engine import FROM, HOUR, TO, A, Block, Make, R, flight, sql
 from odf_testing.engine_changes import Row, changes, packed, plain
 
 from odf_common.errors import InvalidQuery
@@ -16,7 +15,6 @@ from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import NothingToRetract
 from odf_engine_spark.operators.grouped import grouped
 
-A, R, FROM, TO = 0, 1, 2, 3
 BIGINT, DOUBLE = pa.int64(), pa.float64()
 
 
@@ -363,3 +361,27 @@ def test_a_hostile_state_is_refused() -> None:
         with pytest.raises(ValueError, match=r".") as caught:
             step(given, table)
         assert not isinstance(caught.value, InvalidQuery)
+
+
+def test_one_group_without_a_key(derive: Make) -> None:
+    total = derive(
+        sql("SELECT max(time_hour) AS event_time, count(*) AS n, avg(dep_delay) AS a FROM flights"),
+        flights=[
+            Block(rows=[flight(1, 1.0), flight(2, 3.0)]),
+            Block(rows=[flight(2, 3.0, R)], watermark=HOUR),
+        ],
+    )
+    assert total.pull().new_watermark is None
+    one, two = (1, 1, 1.0), (2, 2, 2.0)
+    assert total.rows() == [(A, *one), (FROM, *one), (TO, *two), (FROM, *two), (TO, *one)]
+
+
+def test_peers_of_a_running_sum_are_equal_in_all_that_orders_them(derive: Make) -> None:
+    query = (
+        "SELECT time_hour AS event_time, flight, sum(dep_delay) OVER w AS s, count(*) OVER w AS n FROM flights "
+        "WINDOW w AS (PARTITION BY origin ORDER BY time_hour, flight DESC)"
+    )
+    rows = [flight(1, 1.0, number=1), flight(1, 2.0, number=2), flight(1, 4.0, number=2), flight(2, 8.0)]
+    running = derive(sql(query), flights=[Block(rows=rows, watermark=HOUR)])
+    running.pull()
+    assert [row[2:] for row in running.rows()] == [(2, 6.0, 2), (2, 6.0, 2), (1, 7.0, 3), (1, 15.0, 4)]

@@ -1,5 +1,4 @@
-"""Requests in flight, over the wire: progress reports, cancelled calls, and fair scheduling."""
-
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from odf_testing.engine import LATE, Block, Make, flight, sql
+from odf_testing.engine_contract import EngineContract
+from pyspark.accumulators import AccumulatorTCPServer, UpdateRequestHandler
 from structlog.testing import capture_logs
 
 from odf_common.adapters.grpc.engine_client import EngineClient
@@ -25,13 +26,17 @@ from odf_common.metadata.engine_messages import (
     TransformResponseProgress,
     TransformResponseRoot,
     TransformResponseSuccess,
+    Watermark,
 )
 from odf_common.metadata.events import TransformSql
+from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import EngineProgress, QueryTooSlow
 from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.server import requests as requests_module
 from odf_engine_spark.server.grpc_servicer import register
+from odf_engine_spark.server.messages import held_watermarks
 from odf_engine_spark.server.requests import REQUEST_THREADS, Requests
+from odf_engine_spark.spark import session
 from odf_engine_spark.spark.job_group import TASK, running_tasks, stop_threads
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.progress import RequestCancelled
@@ -281,3 +286,49 @@ def test_a_failed_cancellation_is_logged(spark: Spark, monkeypatch: pytest.Monke
     ended.set()
     *_, last = reports
     assert last.done is not None
+
+
+def mark(text: str) -> Watermark:
+    return Watermark(system_time=Timestamp(0), event_time=Timestamp.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("given", "held"),
+    [
+        ("9999-12-31T23:59:59Z", ["2262-04-11T23:47:16.854Z"]),
+        ("2262-04-11T23:47:16.855Z", ["2262-04-11T23:47:16.854Z"]),
+        ("2262-04-11T23:47:16.854Z", ["2262-04-11T23:47:16.854Z"]),
+        ("2020-01-01T00:00:00.000000001Z", ["2020-01-01T00:00:00.000000001Z"]),
+        ("1677-09-21T00:12:44Z", ["1677-09-21T00:12:44Z"]),
+        ("0001-01-01T00:00:00Z", []),
+    ],
+)
+def test_a_watermark_is_held_or_promises_less(given: str, held: list[str]) -> None:
+    found = [str(one.event_time) for one in held_watermarks([mark(given)])]
+    assert found == held
+    assert all(-(2**63) <= Timestamp.parse(one).ns < 2**63 for one in found)
+
+
+def test_a_connection_that_is_refused_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(AccumulatorTCPServer, "handle_error", session._log_refusal)
+    server = AccumulatorTCPServer(("127.0.0.1", 0), UpdateRequestHandler, "a-token")
+    port = int(server.server_address[1])
+    serving = threading.Thread(target=server.serve_forever)
+    with capture_logs() as entries:
+        serving.start()
+        for sent in (b"\xff" * 100, b"other-token", b""):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                assert client.recv(1) == b""
+        server.shutdown()
+        serving.join()
+        server.server_close()
+    assert [entry["why"] for entry in entries] == ["UnicodeDecodeError", "ValueError", "ValueError"]
+    assert capfd.readouterr().err == ""
+
+
+class TestEngine(EngineContract):
+    """Client, wire and server."""

@@ -1,20 +1,23 @@
-"""The keeper of two engines, with fake workers that are warm at once and record that they serve."""
-
 import errno
 import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from odf_cli.embedded.node_file import is_running
 from odf_engine_spark.server.service import EXIT_JVM_LOST
 from odf_engine_spark.server.standby import GO, READY, Worker, await_turn, keep
+from odf_engine_spark.spark import heartbeat
+from odf_engine_spark.spark.heartbeat import TOLERATED_SILENCE_SECONDS, Heartbeat
 
 PATIENCE = 60.0  # seconds
 WORKER = """
@@ -232,3 +235,102 @@ def test_ending_the_keeper_ends_all(tmp_path: Path) -> None:
         until(lambda: len(kept.started) == 2)
     assert kept.codes == [0]
     assert [worker.process.poll() is not None for worker in kept.started] == [True] * len(kept.started)
+
+
+AT_WORK = """
+import threading
+import time
+from odf_engine_spark.spark import session
+session._warm = lambda _: None  # only the query below matters
+spark = session.start("local[1]")
+count = lambda: spark.collect(spark.frame(spark.parse("SELECT count(*) FROM range(1000000000000) WHERE id % 7 = sqrt(id)")))
+threading.Thread(target=count, daemon=True).start()
+while not spark.session.sparkContext.statusTracker().getActiveJobsIds():
+    time.sleep(0.05)
+print(spark.session.sparkContext._gateway.proc.pid, flush=True)
+input()
+"""
+
+
+@contextmanager
+def engine(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", int]]:
+    """A process whose JVM runs a query that does not end, and the JVM; its temporary folders are in `folder`."""
+    with subprocess.Popen(
+        [sys.executable, "-c", AT_WORK],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        jvm = int(process.stdout.readline())
+        try:
+            yield process, jvm
+        finally:
+            process.kill()
+
+
+def test_a_jvm_that_cannot_check_its_parent_ends_when_that_is_killed(tmp_path: Path) -> None:
+    with engine(tmp_path) as (process, jvm):
+        os.kill(jvm, signal.SIGSTOP)
+        process.kill()
+        until(lambda: not is_running(jvm))
+
+
+def test_a_busy_jvm_ends_with_its_process_and_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    with engine(folder) as (process, jvm):
+        assert any(file.name.startswith("spark-") for file in folder.iterdir())
+        process.communicate("\n")
+        assert process.returncode == 0
+        assert not is_running(jvm)
+    assert [file.name for file in folder.iterdir() if file.name.startswith(("spark-", "blockmgr-"))] == []
+
+
+class Machine:
+    """A JVM that answers while `answers` is set; `asked` is set with each question."""
+
+    def __init__(self) -> None:
+        self.answers, self.asked = threading.Event(), threading.Event()
+        self.is_there = True
+        self.method = {"java.lang.System.nanoTime": self._answer}.__getitem__
+
+    def is_alive(self) -> bool:
+        return self.is_there
+
+    def _answer(self) -> int:
+        self.asked.set()
+        assert self.answers.wait(PATIENCE)
+        return 0
+
+
+def test_a_jvm_that_does_not_respond_is_unhealthy_until_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.01)
+    machine, time, stop = Machine(), [0.0], threading.Event()
+    spark: Any = machine
+    watched = Heartbeat(spark, now=lambda: time[0])
+    asking = threading.Thread(target=watched.run, args=(stop,), daemon=True)
+    asking.start()
+    assert machine.asked.wait(PATIENCE)
+    assert watched.is_well()
+    time[0] = TOLERATED_SILENCE_SECONDS + 1
+    assert not watched.is_well()
+    assert watched.silence == TOLERATED_SILENCE_SECONDS + 1
+    machine.asked.clear()
+    machine.answers.set()
+    assert machine.asked.wait(PATIENCE), "the first question was answered, and the next one asked"
+    assert watched.is_well()
+    stop.set()
+    asking.join(PATIENCE)
+    assert not asking.is_alive()
+
+
+def test_no_worker_polls_a_jvm_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "PROBE_INTERVAL_SECONDS", 0.0)
+    machine = Machine()
+    machine.is_there = False
+    spark: Any = machine
+    Heartbeat(spark).run(threading.Event())
+    assert not machine.asked.is_set()

@@ -1,6 +1,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from odf_testing.bus import MemoryBus, MemoryTopics
+from odf_testing.bus_contracts import BusContract, TopicsContract
 from odf_testing.contracts import (
     CONTENT,
     NAME,
@@ -9,7 +11,9 @@ from odf_testing.contracts import (
     RefStoreContract,
     a_dataset,
 )
+from odf_testing.engine_contract import EngineContract
 from odf_testing.memory_store import MemoryBlobStore, MemoryCatalog, MemoryRefStore
+from odf_testing.passing_engine import PassingEngine
 
 from odf_common.hashing.multihash import Multihash
 from odf_common.ports.store import ObjectKind
@@ -53,3 +57,25 @@ def test_a_file_is_whole_for_every_caller_at_the_same_time() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(sizes, range(4))) == [[len(content)] * len(names)] * 4
+
+
+class TestMemoryBus(BusContract):
+    @pytest.fixture
+    def bus(self) -> MemoryBus:
+        return MemoryBus()
+
+
+class TestMemoryTopics(TopicsContract):
+    @pytest.fixture
+    def topics(self) -> MemoryTopics:
+        return MemoryTopics()
+
+    @pytest.fixture
+    def name(self) -> str:
+        return "topic"
+
+
+class TestPassingEngine(EngineContract):
+    @pytest.fixture
+    def engine(self) -> PassingEngine:
+        return PassingEngine()
