@@ -146,7 +146,7 @@ def http_tls(settings: Settings) -> ssl.SSLContext | None:
     if certificate is None or key is None:
         return None
     # Clients read the settings of peers here, too, and start without what only a server needs.
-    from odf_common.adapters.tls import server_context  # noqa: PLC0415
+    from odf_common.adapters.server_tls import server_context  # noqa: PLC0415
 
     return server_context(certificate, key)
 

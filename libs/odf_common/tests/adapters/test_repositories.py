@@ -14,7 +14,8 @@ from odf_common.adapters.local import durable
 from odf_common.adapters.local.repositories import LocalRepositories, UnknownRepository
 from odf_common.adapters.repository_urls import dataset_url, repository_url, require_no_credentials
 from odf_common.adapters.s3.location import S3Access, S3Location, checked_endpoint
-from odf_common.adapters.tls import ClientTls, server_context
+from odf_common.adapters.server_tls import server_context
+from odf_common.adapters.tls import ClientTls
 from odf_common.errors import AlreadyExists, InvalidInput
 from odf_common.identity.dataset_refs import Name, parse_remote_alias
 from odf_common.metadata.events import Repository
