@@ -43,7 +43,6 @@ HOMES = {
     # service with its own JVM.
     "open_connection": {"odf_common/service/probes.py", "odf_coordinator/views/app.py"},
     "socket.socket": {
-        f"{ADAPTERS}/live_sockets.py",
         f"{ADAPTERS}/networks.py",
         f"{ADAPTERS}/socket_users.py",
         "odf_cli/embedded/checks.py",

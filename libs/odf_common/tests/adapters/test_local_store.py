@@ -417,6 +417,7 @@ def test_a_claim_that_is_settled_while_another_waits_for_it_is_not_held_by_both(
         flock(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
+    assert LocalCatalog(tmp_path).claim(a_dataset()) is None, "it was settled just now: ask again"
     claim = LocalCatalog(tmp_path).claim(a_dataset())
     assert claim is not None
     assert LocalCatalog(tmp_path).claim(a_dataset()) is None
