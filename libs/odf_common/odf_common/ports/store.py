@@ -306,7 +306,7 @@ class Catalog(Protocol):
         """Hold the lock that excludes all other threads and processes that take it; it never expires."""
 
     def claim(self, dataset: DatasetId) -> Claim | None:
-        """Claim a dataset, with the record that a killed process may have left; None while another is held or settled."""
+        """Claim a dataset, with the record of a killed process; None while another claim is held, or being settled."""
 
     def claims(self) -> tuple[CatalogEntry, ...]:
         """Return the records of datasets that are being created or removed, held or abandoned."""
