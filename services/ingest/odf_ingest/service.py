@@ -16,6 +16,7 @@ from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus
+from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
 from odf_common.service.connections import kafka_cluster, trusted_networks
 from odf_common.service.consumer.pools import ElasticPool
@@ -101,7 +102,7 @@ def _registering(*services: Register) -> Register:
 def _pushes(env: Environment, queues: CommitQueues, preparer: Preparer) -> PushServicer:
     receipts, targets = Receipts(env.settings.home), _targets(env)
     pool = ElasticPool(PUSH_THREADS, name="accepted")
-    rejecting = _rejecting(env)
+    rejecting = RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog))
     parts = Parts(
         receipts=receipts,
         queues=queues,
@@ -133,12 +134,10 @@ def _targets(env: Environment) -> PushTargets:
     return PushTargets(catalog=env.catalog, require_owned=owned)
 
 
-def _rejecting(env: Environment) -> RejectPolicy:
-    def name_of(dataset: DatasetId) -> str:
-        entry = env.catalog.by_id(dataset)
-        return str(dataset) if entry is None else entry.alias
-
-    return RejectPolicy(env.bus, env.blobs, name_of)
+def _name_of(catalog: Catalog, dataset: DatasetId) -> str:
+    """Return how logs and metrics name a dataset."""
+    entry = catalog.by_id(dataset)
+    return str(dataset) if entry is None else entry.alias
 
 
 def _queues(env: Environment, replies: Replies) -> CommitQueues:
@@ -158,6 +157,7 @@ def _queues(env: Environment, replies: Replies) -> CommitQueues:
             queries=SteadyThreadPool(QUERY_THREADS, "query"),
             indexing=ElasticPool(INDEX_THREADS, name="index"),
         ),
+        partial(_name_of, env.catalog),
     )
 
 
@@ -197,7 +197,7 @@ def _work(env: Environment, queues: CommitQueues, preparer: Preparer, reader: Pu
         preparer=preparer,
         topics=env.topics,
         bus=env.bus,
-        rejecting=_rejecting(env),
+        rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
         registries=Registries(),
         readers=ElasticPool(READ_THREADS, name="read"),
         failed=reader.on_failure,
@@ -224,7 +224,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         poller=poller,
         schedule=schedule,
         owned=owned,
-        rejecting=_rejecting(env),
+        rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
         rejected=RejectedMessages(
             queues=queues,
             blobs=env.blobs,
@@ -251,7 +251,7 @@ def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Polle
     return Poller(
         queues=queues,
         preparer=preparer,
-        rejecting=_rejecting(env),
+        rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
         blobs=env.blobs,
         clock=env.clock,
         limits=limits,

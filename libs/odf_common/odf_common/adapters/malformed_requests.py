@@ -18,16 +18,18 @@ class MalformedRequests(logging.Filter):
     """Counts them; what is logged has neither their bytes nor a traceback, and is the same for all of them."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True."""
+        """Return whether the record is logged: aiohttp reports bytes that are no HTTP at all to debug loggers only."""
+        is_logged = logging.getLogger().isEnabledFor(record.levelno)
         error = record.exc_info[1] if record.exc_info else None
         # By its name: not every service has aiohttp.
         if any(kind.__name__ == ERROR for kind in type(error).__mro__):
             MALFORMED.inc()
             record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
             record.msg, record.args, record.exc_info, record.exc_text = TEXT, (), None, None
-        return True
+        return is_logged
 
 
 def count_malformed_requests() -> None:
     """Count those to any HTTP server of this process."""
+    logging.getLogger(SERVER).setLevel(logging.DEBUG)
     logging.getLogger(SERVER).filters[:] = [MalformedRequests()]

@@ -23,6 +23,7 @@ from odf_common.ports.bus import (
     ReceivedMessage,
 )
 from odf_common.proto.odf.bus.v1.bus_pb2 import Committed, Propose
+from odf_common.service import metrics
 from odf_common.service.consumer.consumer_loop import (
     MAX_ATTEMPTS_AFTER_BUG,
     Handler,
@@ -89,6 +90,11 @@ def test_results_are_sent_and_then_the_position_moves() -> None:
     assert set(topics.names) == set(FIXED_TOPICS)
 
 
+def count_retries() -> float:
+    (metric,) = metrics.RETRIES.collect()
+    return sum(sample.value for sample in metric.samples if sample.name == "odf_retries_total")
+
+
 def test_an_unreachable_dependency_is_retried() -> None:
     bus = MemoryBus()
     bus.losses = 2
@@ -101,8 +107,10 @@ def test_an_unreachable_dependency_is_retried() -> None:
             raise Unavailable(what="engine")
         return answering(message)
 
+    before = count_retries()
     run_until(bus, handler, lambda: bool(bus.positions))
     assert len(calls) == 4
+    assert count_retries() == before + 3
     assert bus.letters == []
 
 

@@ -31,6 +31,7 @@ from odf_common.ports.store import BlobStore, ObjectKind, block_reader
 from odf_common.proto.odf.bus.v1 import bus_pb2 as bus
 from odf_common.service.consumer.pools import SerialQueue
 from odf_common.service.request_reply import Replies
+from odf_ingest import metrics
 from odf_ingest.commit.position import Position, SourcePosition
 from odf_ingest.commit.slice_writer import Draft, Drafter
 from odf_ingest.commit.watermark import NONE_LATE, Lateness, LateRecords, NewWatermark
@@ -240,12 +241,13 @@ class CommitQueue:
 
 @dataclass(eq=False)
 class CommitQueues:
-    """The queues of all datasets that this process has used."""
+    """The queues of all datasets that this process has used; metrics name a dataset by `name_of`."""
 
     blobs: BlobStore
     states: ChainStates
     committer: BatchCommitter
     pools: Pools
+    name_of: Callable[[DatasetId], str] = str
 
     def __post_init__(self) -> None:
         self._queues: dict[DatasetId, CommitQueue] = {}
@@ -305,7 +307,10 @@ class CommitQueues:
             outcome = self.committer.commit(lambda: self.state(dataset), queue.history, batch)
             queue.committed = outcome.state.head
             self.late.add(dataset, batch.source, outcome.late)
-            return outcome
+        labels = self.name_of(dataset), batch.source
+        metrics.RECORDS.labels(*labels).inc(outcome.count)
+        metrics.LATE.labels(*labels).inc(outcome.late.count)
+        return outcome
 
     def is_own(self, dataset: DatasetId, head: bytes) -> bool:
         """Return whether the head is from this process's last commit."""

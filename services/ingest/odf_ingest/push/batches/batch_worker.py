@@ -247,10 +247,7 @@ class BatchWorker:
         elapsed = time.monotonic() - batch.begun
         source.in_flight.last_lag = source.offsets.lag(batch.end)
         lag = source.in_flight.last_lag + source.lag_of_siblings()
-        metrics.RECORDS.labels(source.alias, source.name).inc(outcome.count)
         metrics.SECONDS.observe(elapsed)
-        if outcome.late.count:
-            metrics.LATE.labels(source.alias, source.name).inc(outcome.late.count)
         source.log.info(
             "records committed",
             records=outcome.count,
