@@ -135,7 +135,7 @@ def _targets(env: Environment) -> PushTargets:
 
 
 def _name_of(catalog: Catalog, dataset: DatasetId) -> str:
-    """Return how logs and metrics name a dataset."""
+    """Return the name of a dataset in logs and metrics."""
     entry = catalog.by_id(dataset)
     return str(dataset) if entry is None else entry.alias
 

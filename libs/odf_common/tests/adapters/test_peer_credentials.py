@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -233,13 +234,18 @@ def test_a_server_of_another_user_is_sent_nothing_once_it_listens_no_more() -> N
         assert process.stdout is not None
         assert process.stdout.readline() == "listening\n"
         stub = ingest_pb2_grpc.IngestStub(open_channel)
-        open_channel.subscribe(lambda _: None, try_to_connect=True)
+        states = list[grpc.ChannelConnectivity]()
+        open_channel.subscribe(states.append, try_to_connect=True)
         assert process.stdout.readline() == "connected\n"
+        open_channel.unsubscribe(states.append)
         try:
             with pytest.raises(ServerOfAnotherUser, match="65534"), calling("ingest"):
                 stub.Polls(pb.PollsRequest(), timeout=5)
         finally:
             process.kill()
+            time.sleep(
+                0.5
+            )  # gRPC's thread looks each 0.2 s whether someone subscribes; a closed channel is an error to it
 
 
 def test_one_that_listens_for_several_users_is_sent_the_secret(foreign_address: str) -> None:

@@ -143,7 +143,9 @@ def refuse(work: Work, *errors: Exception) -> None:
 
 
 def test_a_batch_is_committed_and_reported_with_the_remaining_lag(work: Work) -> None:
-    work.source.alias, work.source.offsets.high = "counted", {0: 5}
+    work.source.offsets.high = {0: 5}
+    work.bench.queues.name_of = lambda _: "counted"
+    work.source.alias = "counted"
     work.begin(a_message_batch({0: [message(1), message(2)]}))
     assert (work.ids, work.progress, work.failures) == ([1, 2], [(3, 2)], [])
     assert (counted("records_total"), counted("lag")) == (2, 3)
