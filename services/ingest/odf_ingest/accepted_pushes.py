@@ -75,7 +75,7 @@ class Receipt:
     event_time: str
     """RFC 3339; for records without one."""
     digest: str
-    """Of the batch, as in the source state."""
+    """The digest of the batch, as in the source state."""
     size: int
     """Bytes of the batch."""
     accepted_at: int
@@ -87,7 +87,7 @@ class Receipt:
     rejected: int = 0
     """Rows that became dead letters; 0 after a kill, as above."""
     rejected_reason: str = ""
-    """Of the first of them."""
+    """The reason of the first rejected row."""
     code: str = ""
     text: str = ""
     advice: str = ""

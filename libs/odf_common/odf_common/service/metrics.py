@@ -93,7 +93,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             return True
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Answer a connection in a thread of its own; without one, it is closed and no longer counted."""
+        """Answer a connection in its own thread; if none can be started, the connection ends and does not count."""
         try:
             super().process_request(request, client_address)
         except BaseException:

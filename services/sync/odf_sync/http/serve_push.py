@@ -235,10 +235,10 @@ async def _received_blocks(
         connection_of(request).limit(size + SMALL_BYTES)
         await channel.send(msg.PushAccepted())
 
-        def arrived() -> int:
+        def count_received() -> int:
             return connection_of(request).received + target.archive_bytes()
 
-        message = await expect_in_pace(channel, msg.NewBlocks, arrived, size)
+        message = await expect_in_pace(channel, msg.NewBlocks, count_received, size)
         batch = message.new_blocks
         archive = None if batch.archive is None else target.stored_path(batch.archive)
         async with _refusing(channel):
@@ -252,17 +252,17 @@ async def _receive(
     """Receive objects for the blocks, check them all, and have the head moved."""
     blocks, is_forced = received.blocks, push.force_update_if_diverged
 
-    def arrived() -> int:
+    def count_received() -> int:
         return connection_of(request).received
 
     if not blocks:
         await channel.send(msg.BlocksAccepted())
-        await expect_in_pace(channel, msg.CompleteRequest, arrived)
+        await expect_in_pace(channel, msg.CompleteRequest, count_received)
         return
     seeded = await asyncio.to_thread(target.dataset_of, blocks, is_forced=is_forced)
     connection_of(request).limit(LIST_BYTES)
     await channel.send(msg.BlocksAccepted())
-    uploads = await expect_in_pace(channel, msg.UploadsRequest, arrived)
+    uploads = await expect_in_pace(channel, msg.UploadsRequest, count_received)
     dataset = await asyncio.to_thread(target.require_target, seeded)
     chain = PushedChain(
         alias=target.alias,
@@ -279,7 +279,7 @@ async def _receive(
     ):
         most = OBJECTS_OF_BLOCK * len(blocks) + MORE_OBJECTS
         await _receive_objects(channel, target, request, dataset, uploads, most=most)
-        await expect_in_pace(channel, msg.CompleteRequest, arrived)
+        await expect_in_pace(channel, msg.CompleteRequest, count_received)
         await asyncio.to_thread(target.complete, acceptance, dataset, push)
     # Not earlier: a push that is interrupted refers to it again, instead of sending it once more.
     if received.archive is not None:

@@ -49,12 +49,12 @@ def encode(message: msg.Message) -> str:
         ):
             return "".join(with_items(message, map(place_json, strategies)))
         case _:
-            return _compact(_enveloped(message))
+            return _compact(_with_envelope(message))
 
 
 def with_items(message: msg.Message, items: Iterable[str]) -> Iterator[str]:
     """Yield the JSON of a message in pieces; `items` are the JSON of its list, in place of those that it has."""
-    text = _compact(_enveloped(message))
+    text = _compact(_with_envelope(message))
     mark = _NO_PLACES if _NO_PLACES in text else _NO_PAYLOAD
     before, _, after = text.partition(mark)
     yield before + mark[:-1]
@@ -65,7 +65,7 @@ def with_items(message: msg.Message, items: Iterable[str]) -> Iterator[str]:
     yield mark[-1] + after
 
 
-def _enveloped(message: msg.Message) -> object:
+def _with_envelope(message: msg.Message) -> object:
     """Return a message as JSON, without the items of long lists."""
     match message:
         case msg.Refusal(fault=fault):
