@@ -32,7 +32,7 @@ from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
 from odf_common.metadata.engine_messages import TransformRequest, TransformResponseSuccess
 from odf_common.metadata.events import TransformSql
-from odf_engine_spark.plan.prepared import quoted
+from odf_engine_spark.plan.prepared import quote_name
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
@@ -107,10 +107,10 @@ def _again(derivative: Derivative) -> None:
 
 def _alone(spark: Spark, derivative: Derivative, queries: list[str]) -> Callable[[], None]:
     """Return the same query by Spark alone: its steps are views."""
-    session = spark.isolated()
+    session = spark.new_session()
     for chain in derivative.chains:
         records = read_input(chain.part(0, len(chain.blocks))).records
-        session.frame(session.relation(records)).createOrReplaceTempView(quoted(chain.name))
+        session.frame(session.relation(records)).createOrReplaceTempView(quote_name(chain.name))
     *steps, last = queries
     for name, step in zip("fw", steps, strict=False):
         session.session.sql(step).createOrReplaceTempView(name)

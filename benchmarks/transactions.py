@@ -31,7 +31,7 @@ from rows import Row, Target, held_against
 
 from odf_common.adapters.grpc.engine_client import EngineClient
 from odf_common.adapters.grpc.server import serve
-from odf_engine_spark.plan.prepared import quoted
+from odf_engine_spark.plan.prepared import quote_name
 from odf_engine_spark.server.grpc_servicer import register
 from odf_engine_spark.spark.jvm import Spark
 from odf_engine_spark.spark.session import start
@@ -109,7 +109,7 @@ def engine() -> Iterator[tuple[Spark, EngineClient]]:
 def through(pair: Pair, spark: Spark, folder: Path, count: int) -> Times:
     """Run transactions, interleaved with their peers."""
     folder.mkdir()
-    session, times = spark.isolated(), Times()
+    session, times = spark.new_session(), Times()
     query = QUERIES[folder.name]
     for at in range(-WARM, count):
         pair.push()
@@ -138,7 +138,7 @@ def _records(kind: str, block: int) -> pa.Table:
 
 def _alone(spark: Spark, query: str, records: pa.Table) -> tuple[float, int]:
     in_rows = in_spark(records, spark_schema_of(records.schema)).combine_chunks()
-    spark.frame(spark.relation(in_rows)).createOrReplaceTempView(quoted("flights"))
+    spark.frame(spark.relation(in_rows)).createOrReplaceTempView(quote_name("flights"))
     begun = time.perf_counter()
     result = spark.session.sql(query).toArrow()
     return time.perf_counter() - begun, len(result)

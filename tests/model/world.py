@@ -99,7 +99,7 @@ class Ingest:
         self.replies.on_assigned(frozenset())
         drafter = Drafter(blobs, world.clock, block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Impatient(self.replies))
-        self.queues = CommitQueues(blobs, states, committer, Pools.sharing(Inline()))
+        self.queues = CommitQueues(blobs, states, committer, Pools.with_one_pool(Inline()))
         self.scratch = blobs.scratch  # each process has one of its own
         self.preparer = Preparer(Preprocessor(None, blobs.scratch))  # type: ignore[arg-type]
         reader = PushReader(PushConsumer(world.kafka, world.time.sleep), 1000)

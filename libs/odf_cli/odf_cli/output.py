@@ -145,7 +145,7 @@ def print_text(text: str) -> None:
         click.echo(line)
 
 
-def of_dataset(name: str, error: str) -> str:
+def prefix_dataset(name: str, error: str) -> str:
     """Return an error prefixed with its dataset, unless it already names it."""
     is_named = error.startswith((f"{name} ", f"{name}:", f"the data of {name} "))
     return error if is_named else f"{name}: {error}"

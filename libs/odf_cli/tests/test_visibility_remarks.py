@@ -11,7 +11,7 @@ from odf_testing.story import derivative
 from odf_cli import clients
 from odf_cli import main as cli
 from odf_cli.commands.pull import REPORT_INTERVAL_SECONDS, Remarks, progress_text
-from odf_cli.output import of_dataset
+from odf_cli.output import prefix_dataset
 from odf_common.codec.flatbuffers import encode_event
 from odf_common.errors import Unavailable
 from odf_common.metadata.events import SetPollingSource
@@ -229,7 +229,7 @@ WORKING = PullItem(alias="hourly", state="running", stage="computing", rows=3, t
     ],
 )
 def test_an_error_names_its_dataset_once(error: str, text: str) -> None:
-    assert of_dataset("hourly", error) == text
+    assert prefix_dataset("hourly", error) == text
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str =
     )
     if len(plain) <= MAX_NAME_CHARACTERS and plain not in taken:
         return plain
-    names = (_with_digest(plain, f"{alias.lower()}\n{source}" + attempt) for attempt in _attempts())
+    names = (_append_digest(plain, f"{alias.lower()}\n{source}" + attempt) for attempt in _attempts())
     return next(name for name in names if name not in taken)
 
 
-def _with_digest(plain: str, text: str) -> str:
+def _append_digest(plain: str, text: str) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
     return f"{plain[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
 

@@ -114,7 +114,7 @@ def assemble(
         engine=env.engine,
         blobs=env.blobs,
         commit_first_schemas=schemas.commit,
-        running=RunningTransforms(publisher.working, clock or time.monotonic),
+        running=RunningTransforms(publisher.report_progress, clock or time.monotonic),
     )
     scheduler = Scheduler(
         datasets=datasets,

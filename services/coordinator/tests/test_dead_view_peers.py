@@ -16,7 +16,7 @@ from odf_testing.builders import a_dataset, a_hash
 from odf_testing.secure_kafka import kafka_behind
 
 from odf_cli.embedded.parts.tcp_ports import allocate
-from odf_common.adapters.kafka.client_config import new_producer, producing
+from odf_common.adapters.kafka.client_config import new_producer, producer_config
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.codec.envelopes import encode, envelope
 from odf_common.ports.bus import NOTIFICATIONS
@@ -45,7 +45,7 @@ def views(home: Path, kafka: str) -> Iterator[str]:
 def announce(cluster: KafkaCluster, name: str) -> None:
     """Announce a head by a client that has no dead connection."""
     key, value = encode(envelope(DATASET, bus.Committed(head=a_hash(name).raw, alias=name)))
-    producer = new_producer(producing(cluster))
+    producer = new_producer(producer_config(cluster))
     producer.produce(NOTIFICATIONS, value, key)
     assert producer.flush(LATE_SECONDS) == 0
 

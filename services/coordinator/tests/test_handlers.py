@@ -352,7 +352,7 @@ def test_partitions_that_are_gained_have_their_datasets_announced(node: Coordina
     assert not ownership.is_assigned(known.id)
 
     ownership.on_assigned(frozenset(range(8)))
-    ownership._take_over(ownership._take())
+    ownership._take_over(ownership._take_gained())
 
     assert ownership.is_assigned(known.id)
     assert announced == [known.id]
@@ -387,7 +387,7 @@ def test_a_removed_dataset_is_announced_and_its_waiting_head_is_not(node: Coordi
 def test_the_progress_of_a_transform_may_be_ignored_and_fail(node: Coordinator, root: str) -> None:
     node.add(root)
     known, lossy = node.find("cities"), LossyBus()
-    Publisher(bus=lossy, catalog=node.catalog).working(
+    Publisher(bus=lossy, catalog=node.catalog).report_progress(
         known.id, EngineProgress(stage="read", rows=3, total=7)
     )
     ((topic, message),) = lossy.sent
@@ -405,7 +405,7 @@ class CutOffBus(FakeBus):
 
 def test_progress_that_cannot_be_sent_is_no_error(node: Coordinator) -> None:
     now = EngineProgress(stage="read", rows=3, total=7)
-    Publisher(bus=CutOffBus(), catalog=node.catalog).working(a_dataset(), now)
+    Publisher(bus=CutOffBus(), catalog=node.catalog).report_progress(a_dataset(), now)
 
 
 def test_pending_heads_are_changed_by_one_thread_at_a_time(node: Coordinator) -> None:

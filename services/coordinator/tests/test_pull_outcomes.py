@@ -203,7 +203,9 @@ def test_the_grace_period_of_an_engine_begins_when_it_is_lost(
     puller = replace(node.puller, scheduler=cast("Scheduler", engine))
     found: list[str] = []
     with pytest.raises(Unavailable, match="it is away"):
-        found.extend(step.state for step in puller._transform(node.find("cities"), lambda: engine.now < 9))
+        found.extend(
+            step.state for step in puller._await_transform(node.find("cities"), lambda: engine.now < 9)
+        )
     assert found == ["running", "running", "waiting", "waiting"]
 
 

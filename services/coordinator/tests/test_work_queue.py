@@ -436,7 +436,7 @@ def test_an_engine_is_silent_once_it_has_sent_no_report_for_a_time() -> None:
 
 def test_the_progress_of_the_engine_is_published_on_the_bus(pushed: Coordinator) -> None:
     known = pushed.find("cities.copy")
-    pushed.publisher.working(known.id, COUNTING)
+    pushed.publisher.report_progress(known.id, COUNTING)
     topic, said = pushed.bus.sent[-1]
     assert (topic, said.dataset_id) == (NOTIFICATIONS, str(known.id))
     assert said.transform_progress == TransformProgress(stage="computing", rows=3, total=5)

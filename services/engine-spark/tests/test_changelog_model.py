@@ -220,7 +220,7 @@ def plain(table: pa.Table) -> list[Row]:
 
 def scratch(spark: Spark, query: str, inputs: Mapping[str, Sequence[Block]]) -> Counter[Row]:
     """Return what Spark computes over the records that remain, in their order of arrival."""
-    isolated = spark.isolated()
+    isolated = spark.new_session()
     for name, blocks in inputs.items():
         there: list[Row] = []
         for operation, *record in (row for block in blocks for row in block.rows):

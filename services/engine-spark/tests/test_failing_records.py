@@ -297,7 +297,7 @@ def test_a_query_whose_rows_no_socket_can_be_opened_for_fails_at_once_and_works_
     ],
 )
 def test_a_query_that_runs_out_of_memory_fails_alone(spark: Spark, query: str) -> None:
-    greedy, other = spark.isolated(), spark.isolated()
+    greedy, other = spark.new_session(), spark.new_session()
     plan = greedy.frame(greedy.parse(query))
     with pytest.raises(FAULTS, match="OutOfMemoryError"):
         greedy.collect(plan)

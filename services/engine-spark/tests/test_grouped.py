@@ -13,14 +13,14 @@ from odf_testing.engine_changes import Row, changes, packed, plain
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import NothingToRetract
-from odf_engine_spark.operators.grouped import grouped
+from odf_engine_spark.operators.grouped import aggregate_groups
 
 BIGINT, DOUBLE = pa.int64(), pa.float64()
 
 
 def totals(rows: Sequence[Row], state: pa.Table | None = None) -> tuple[list[Row], pa.Table]:
     given = changes([pa.string(), BIGINT], rows)
-    out, state = grouped(given, state, keys=1, aggregates=[Aggregate("sum", BIGINT)])
+    out, state = aggregate_groups(given, state, keys=1, aggregates=[Aggregate("sum", BIGINT)])
     return plain(out), state
 
 
@@ -67,7 +67,7 @@ def test_a_retraction_of_a_record_that_was_not_there_is_found(
 ) -> None:
     aggregate = Aggregate(function, DOUBLE if function == "avg" else BIGINT)
     with pytest.raises(NothingToRetract) as caught:
-        grouped(changes([pa.string(), BIGINT], rows), None, keys=1, aggregates=[aggregate])
+        aggregate_groups(changes([pa.string(), BIGINT], rows), None, keys=1, aggregates=[aggregate])
     assert caught.value.row == wrong
 
 
@@ -75,7 +75,7 @@ def test_a_retraction_of_a_record_that_was_not_there_is_found(
 def test_a_retraction_of_another_value_is_found_once_no_record_remains(value: float) -> None:
     aggregate = Aggregate("sum", DOUBLE)
     with pytest.raises(NothingToRetract):
-        grouped(
+        aggregate_groups(
             changes([pa.string(), DOUBLE], [(A, "a", 1.0), (R, "a", value)]),
             None,
             keys=1,
@@ -85,7 +85,7 @@ def test_a_retraction_of_another_value_is_found_once_no_record_remains(value: fl
 
 def test_nulls_zeros_and_nans_are_keys_as_in_spark() -> None:
     rows = [(A, None, 1), (A, -0.0, 1), (A, 0.0, 1), (A, math.nan, 1), (A, None, 1), (A, -math.nan, 1)]
-    out, state = grouped(
+    out, state = aggregate_groups(
         changes([DOUBLE, BIGINT], rows), None, keys=1, aggregates=[Aggregate("count", BIGINT)]
     )
     assert len(state) == 3
@@ -104,20 +104,20 @@ def test_in_lists_negative_zero_equals_zero_too() -> None:
         (A, [-math.nan], 1),
     ]
     given = changes([pa.list_(pa.float64()), BIGINT], rows)
-    _, state = grouped(given, None, keys=1, aggregates=[Aggregate("count", BIGINT)])
+    _, state = aggregate_groups(given, None, keys=1, aggregates=[Aggregate("count", BIGINT)])
     assert state.column("records").to_pylist() == [2, 1, 1, 2]
 
 
 def test_without_aggregates_rows_are_distinct() -> None:
     given = changes([pa.string()], [(A, "a"), (A, "a"), (R, "a"), (A, "b"), (R, "a")])
-    out, state = grouped(given, None, keys=1, aggregates=[])
+    out, state = aggregate_groups(given, None, keys=1, aggregates=[])
     assert plain(out) == [(A, "a"), (A, "b"), (R, "a")]
     assert state.num_rows == 1
 
 
 def test_without_keys_all_rows_are_one_group() -> None:
     aggregates = [Aggregate("count", BIGINT), Aggregate("max", pa.string())]
-    step = partial(grouped, keys=0, aggregates=aggregates)
+    step = partial(aggregate_groups, keys=0, aggregates=aggregates)
     out, state = step(changes([BIGINT, pa.string()], []), None)
     assert plain(out) == []
     out, state = step(changes([BIGINT, pa.string()], [(A, 1, "x"), (A, 1, None)]), state)
@@ -127,13 +127,15 @@ def test_without_keys_all_rows_are_one_group() -> None:
 def test_structs_are_keys() -> None:
     window = pa.struct([("start", BIGINT), ("end", BIGINT)])
     rows = [(A, {"start": 1, "end": 2}, 1), (A, None, 1), (A, {"start": 1, "end": 2}, 1)]
-    out, _ = grouped(changes([window, BIGINT], rows), None, keys=1, aggregates=[Aggregate("count", BIGINT)])
+    out, _ = aggregate_groups(
+        changes([window, BIGINT], rows), None, keys=1, aggregates=[Aggregate("count", BIGINT)]
+    )
     assert [row[1:] for row in plain(out)][-1] == ({"start": 1, "end": 2}, 2)
 
 
 def test_the_greatest_struct_and_list_survive_retractions() -> None:
     latest, tags = pa.struct([("at", BIGINT), ("x", DOUBLE)]), pa.list_(pa.field("element", pa.string()))
-    step = partial(grouped, keys=1, aggregates=[Aggregate("max", latest), Aggregate("min", tags)])
+    step = partial(aggregate_groups, keys=1, aggregates=[Aggregate("max", latest), Aggregate("min", tags)])
     one, two, three = {"at": 1, "x": None}, {"at": 1, "x": -0.5}, {"at": 2, "x": math.nan}
     rows: list[Row] = [
         (A, "k", one, ["b"]),
@@ -152,7 +154,7 @@ def test_the_greatest_struct_and_list_survive_retractions() -> None:
 
 
 def test_the_average_of_decimals_is_rounded_half_up() -> None:
-    step = partial(grouped, keys=0, aggregates=[Aggregate("avg", pa.decimal128(7, 5))])
+    step = partial(aggregate_groups, keys=0, aggregates=[Aggregate("avg", pa.decimal128(7, 5))])
     rows = [(A, Decimal("0.1")), (A, Decimal("0.0")), (A, Decimal("0.1"))]
     out, _ = step(changes([pa.decimal128(3, 1)], rows), None)
     assert [row[1] for row in plain(out)][-1] == Decimal("0.06667")
@@ -173,11 +175,11 @@ def test_totals_that_do_not_fit_are_refused(
 ) -> None:
     given = changes([type_], [(A, value), (A, value)])
     with pytest.raises(InvalidQuery, match="ARITHMETIC_OVERFLOW"):
-        grouped(given, None, keys=0, aggregates=[Aggregate(kind, result)])  # type: ignore[arg-type]
+        aggregate_groups(given, None, keys=0, aggregates=[Aggregate(kind, result)])  # type: ignore[arg-type]
 
 
 def test_the_state_of_min_and_max_is_not_read_before_a_retraction() -> None:
-    step = partial(grouped, keys=1, aggregates=[Aggregate("max", BIGINT)])
+    step = partial(aggregate_groups, keys=1, aggregates=[Aggregate("max", BIGINT)])
     types, rows = [pa.string(), BIGINT], [(A, "k", at % 40) for at in range(200)]
     _, state = step(changes(types, rows), None)
     unordered = state.set_column(
@@ -198,7 +200,7 @@ def test_types_that_do_not_fit_are_refused() -> None:
         (pa.decimal128(5, 2), Aggregate("sum", pa.decimal128(15, 3))),
     ):
         with pytest.raises(InvalidQuery, match=r"is not supported|cannot be aggregated"):
-            grouped(changes([type_], []), None, keys=0, aggregates=[aggregate])
+            aggregate_groups(changes([type_], []), None, keys=0, aggregates=[aggregate])
 
 
 TYPES = (
@@ -316,13 +318,15 @@ def expected(rows: Sequence[Row]) -> list[str]:
 def test_any_batching_gives_the_recounted_result_and_the_same_state(seed: int) -> None:
     source = random.Random(seed)
     rows = random_rows(source, 150)
-    whole, end = grouped(changes(TYPES, rows), None, keys=2, aggregates=AGGREGATES)
+    whole, end = aggregate_groups(changes(TYPES, rows), None, keys=2, aggregates=AGGREGATES)
     assert [f"{row[0]} {row[1:]!r}" for row in plain(whole)] == expected(rows)
     for _ in range(3):
         cuts = sorted(at for at in source.sample(range(151), 9) if at == 150 or rows[at][0] != TO)
         state, out, start = None, [], 0
         for cut in [*cuts, len(rows)]:
-            part, state = grouped(changes(TYPES, rows[start:cut]), state, keys=2, aggregates=AGGREGATES)
+            part, state = aggregate_groups(
+                changes(TYPES, rows[start:cut]), state, keys=2, aggregates=AGGREGATES
+            )
             out += plain(part)
             start = cut
         assert repr(out) == repr(plain(whole))
@@ -332,7 +336,7 @@ def test_any_batching_gives_the_recounted_result_and_the_same_state(seed: int) -
 
 def test_a_hostile_state_is_refused() -> None:
     aggregates = [Aggregate("sum", DOUBLE), Aggregate("max", pa.string()), Aggregate("count", BIGINT)]
-    step = partial(grouped, keys=1, aggregates=aggregates)
+    step = partial(aggregate_groups, keys=1, aggregates=aggregates)
     types = [pa.string(), DOUBLE, pa.string(), BIGINT]
     given = changes(
         types, [(A, "k", 1.5, "x", 1), (A, "k", 2.5, "y", 1), (A, "k", 4.5, "z", 1), (R, "k", 4.5, "z", 1)]

@@ -356,7 +356,7 @@ def test_a_slow_reader_of_a_result_keeps_the_engine_for_others(spark: Spark) -> 
 
 
 def test_a_step_of_a_transform_with_too_many_rows_is_refused_instead_of_waited_for(spark: Spark) -> None:
-    greedy = spark.isolated()
+    greedy = spark.new_session()
     rows = greedy.frame(greedy.parse("SELECT id, id + 1 AS b, id + 2 AS c, id + 3 AS d FROM range(15000000)"))
     with pytest.raises(FAULTS) as caught:
         greedy.collect(rows)

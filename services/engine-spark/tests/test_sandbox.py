@@ -20,7 +20,7 @@ from odf_common.metadata.engine_messages import RawQueryRequest
 from odf_common.metadata.events import DatasetVocabulary
 from odf_common.ports.engine import QueryTable
 from odf_engine_spark.analysis.sandbox import check_query, check_transform, check_written
-from odf_engine_spark.plan.prepared import parsed
+from odf_engine_spark.plan.prepared import parse_query
 from odf_engine_spark.spark.error_messages import FAULTS
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.listed_functions import (
@@ -121,13 +121,15 @@ def test_each_function_of_spark_is_classified_once(all_functions: Mapping[str, J
 
 
 def test_examples_of_allowed_functions_pass(spark: Spark, all_functions: Mapping[str, Java]) -> None:
-    passed, session = 0, spark.isolated()
+    passed, session = 0, spark.new_session()
     for name in sorted(ALLOWED_FUNCTIONS):
         for query in re.findall(r"> (SELECT .*?);\n", str(all_functions[name].getExamples())):
             if any(f"{refused}(" in query for refused in REFUSED_FUNCTIONS):
                 continue
             with suppress(*FAULTS):  # of a feature that is off, such as the type TIME
-                check_query(tree_of(session.frame(parsed(session, query)[0]).queryExecution().analyzed()))
+                check_query(
+                    tree_of(session.frame(parse_query(session, query)[0]).queryExecution().analyzed())
+                )
                 passed += 1
     assert passed > 500
 
@@ -187,7 +189,7 @@ def test_a_refused_function_does_not_exist_however_it_is_written(
     with pytest.raises(InvalidInput) as caught:
         engine.query(text, (table,))
     assert caught.value.code == "InvalidQuery"
-    isolated = spark.isolated()
+    isolated = spark.new_session()
     isolated.frame(isolated.relation(pq.read_table(file))).createOrReplaceTempView("t")
     with pytest.raises(Exception, match=r"xpath|[Rr]esol"):  # the registry alone
         isolated.frame(isolated.parse(text)).queryExecution().analyzed()
@@ -207,7 +209,7 @@ def test_no_call_of_any_function_reaches_the_network_or_a_file(
     spark: Spark, all_functions: Mapping[str, Java], listener: Listener, tmp_path: Path
 ) -> None:
     hostile = hostile_arguments(listener, tmp_path / "secret.txt")
-    session = spark.isolated()
+    session = spark.new_session()
     session.session.conf.set("spark.sql.codegen.wholeStage", "false")  # of no use for one row
     session.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
     for number, name in enumerate(sorted(all_functions)):
@@ -236,7 +238,7 @@ def test_no_call_of_any_function_reaches_them_wherever_sql_runs(
 def _answer(spark: Spark, query: str) -> str:
     """Run a query as the engine does for ad-hoc queries; return its result, or its error."""
     try:
-        frame = spark.frame(parsed(spark, query)[0])
+        frame = spark.frame(parse_query(spark, query)[0])
         check_query(tree_of(frame.queryExecution().analyzed()))
         return str(spark.collect(frame).to_pylist())
     except (InvalidQuery, *FAULTS) as error:
@@ -361,7 +363,7 @@ def test_the_text_of_a_query_is_not_substituted(spark: Spark, places: Mapping[st
 @contextmanager
 def registered(spark: Spark, name: str) -> Iterator[Spark]:
     """A session in which a removed function exists: the first layer of the sandbox is gone."""
-    session = spark.isolated()
+    session = spark.new_session()
     expressions = spark.singleton(f"{ANALYSIS}.FunctionRegistry").expressions()
     info, builder = expressions.apply(name)._1(), expressions.apply(name)._2()
     some = spark.classes("scala").Some

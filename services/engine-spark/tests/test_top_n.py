@@ -13,7 +13,7 @@ from odf_testing.engine_changes import Row, changes, packed, plain
 from odf_common.errors import InvalidQuery
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import Changes, NothingToRetract
-from odf_engine_spark.operators.grouped import grouped
+from odf_engine_spark.operators.grouped import aggregate_groups
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.top_n import SortKey, top_n
 from odf_engine_spark.spark.jvm import Spark
@@ -161,7 +161,7 @@ def test_values_under_nulls_are_not_in_the_state() -> None:
     for column in (dirty, pa.array([None, 1], pa.int64())):
         given = Changes(records=pa.table({"a": column}), operations=np.array([A, A]))
         kept.append(packed(top_n(given, None, partition=[0], order=[SortKey(0)], limit=1)[1]))
-        kept.append(packed(grouped(given, None, keys=1, aggregates=[])[1]))
+        kept.append(packed(aggregate_groups(given, None, keys=1, aggregates=[])[1]))
     assert kept[:2] == kept[2:]
 
 
@@ -375,7 +375,7 @@ def test_appended_rows_are_grouped_with_the_same_bits() -> None:
     table = records(random.Random(9), 300).select(["k", "x"]).filter(pa.array([True] * 300))
     values, _ = running(table, None, keys=[0], peers=None, aggregates=[Aggregate("sum", DOUBLE)])
     last = dict(zip(table.column("k").to_pylist(), bits(values.column(0)), strict=True))
-    out, _ = grouped(
+    out, _ = aggregate_groups(
         Changes(records=table, operations=np.zeros(300, dtype=np.int64)),
         None,
         keys=1,

@@ -301,7 +301,10 @@ def _bench(dataset: DatasetId, *, is_signed: bool) -> tuple[Bench, ThreadPoolExe
     drafter = Drafter(blobs, clock, block_version=3, is_signed=is_signed)
     pool = ThreadPoolExecutor(4)
     queues = CommitQueues(
-        blobs, states, BatchCommitter(states, drafter, Proposals(coordinator.replies)), Pools.sharing(pool)
+        blobs,
+        states,
+        BatchCommitter(states, drafter, Proposals(coordinator.replies)),
+        Pools.with_one_pool(pool),
     )
     preparer = Preparer(Preprocessor(NoEngine(), blobs.scratch))  # type: ignore[arg-type]
     return Bench(dataset, coordinator, blobs, refs, states, queues, preparer, clock, pool), pool

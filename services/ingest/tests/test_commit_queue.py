@@ -86,7 +86,7 @@ def test_queues_are_looked_up_created_and_dropped_under_their_lock(bench: Any) -
     bench.queues._queues = GuardedDict(bench.queues._mutex)
     queue = bench.queues.queue(bench.dataset)
     assert bench.queues.queue(bench.dataset) is queue
-    assert bench.queues.building(bench.dataset, MergeStrategyLedger(primary_key=("id",))) is None
+    assert bench.queues.index_progress(bench.dataset, MergeStrategyLedger(primary_key=("id",))) is None
     bench.queues.forget(bench.dataset)
 
 

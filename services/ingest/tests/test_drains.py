@@ -61,7 +61,7 @@ class Parts:
 
     def waiting(self) -> int:
         ends = self.drains._ends(ENTRY, self.bench.state, {KEY: self.topic})
-        return self.drains._waiting(self.bench.state, {KEY: self.topic}, ends)
+        return self.drains._count_waiting(self.bench.state, {KEY: self.topic}, ends)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_stopped_or_removed_source_ends_the_drain(parts: Parts) -> None:
         parts.waiting()
     gone = Key(a_dataset(), "other", "")
     with pytest.raises(SourceGone):
-        parts.drains._waiting(parts.bench.state, {gone: parts.topic}, {(gone, 0): 5})
+        parts.drains._count_waiting(parts.bench.state, {gone: parts.topic}, {(gone, 0): 5})
     parts.topic_id, parts.next = "another", {0: 1}
     with pytest.raises(SourceStopped):
         parts.waiting()

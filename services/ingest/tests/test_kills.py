@@ -97,7 +97,7 @@ class Process:
         self.bus.replies.on_assigned(frozenset())
         drafter = Drafter(self.blobs, ManualClock(), block_version=3, is_signed=False)
         committer = BatchCommitter(states, drafter, Proposals(self.bus.replies))
-        self.queues = CommitQueues(self.blobs, states, committer, Pools.sharing(Inline()))
+        self.queues = CommitQueues(self.blobs, states, committer, Pools.with_one_pool(Inline()))
         self.preparer = Preparer(Preprocessor(NoEngine(), self.blobs.scratch))  # type: ignore[arg-type]
         self.rejecting = RejectPolicy(self.bus, self.blobs)  # type: ignore[arg-type]
 

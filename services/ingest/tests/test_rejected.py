@@ -196,7 +196,7 @@ def test_a_message_rejected_again_after_a_reset_to_the_beginning_is_open_again(r
 
 def test_concurrent_decisions_of_two_instances_are_kept(rejected: Any, monkeypatch: Any) -> None:
     made, letters, bench = rejected
-    queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), Pools.sharing(bench.pool))
+    queues = CommitQueues(bench.blobs, bench.states, cast("Any", None), Pools.with_one_pool(bench.pool))
     other = RejectedMessages(
         queues=queues, blobs=bench.blobs, letters=letters, preparer=bench.preparer, bus=bench.coordinator
     )

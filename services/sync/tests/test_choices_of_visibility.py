@@ -84,14 +84,14 @@ def test_of_two_choices_at_once_the_last_one_holds_with_and_without_the_database
 def test_the_default_of_a_copy_does_not_replace_a_choice_at_the_same_time(
     opened: Callable[[], Directory], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = LocalBlobStore.noting
+    lock = LocalBlobStore.lock_notes
 
     def lock_after_the_other(blobs: LocalBlobStore, dataset: DatasetId) -> AbstractContextManager[None]:
-        monkeypatch.setattr(LocalBlobStore, "noting", lock)
+        monkeypatch.setattr(LocalBlobStore, "lock_notes", lock)
         opened().set_visibility(HERE, Visibility.PUBLIC)
         return lock(blobs, dataset)
 
-    monkeypatch.setattr(LocalBlobStore, "noting", lock_after_the_other)
+    monkeypatch.setattr(LocalBlobStore, "lock_notes", lock_after_the_other)
     opened().make_private_by_default(HERE)
     assert opened().visibility(HERE) is Visibility.PUBLIC
 
@@ -138,7 +138,7 @@ def test_a_refusal_is_told_though_the_mark_cannot_be_removed(
         raise Unavailable(what="the lock", why="another holds it")
 
     def lock_and_refuse() -> None:
-        monkeypatch.setattr(LocalBlobStore, "noting", unavailable)
+        monkeypatch.setattr(LocalBlobStore, "lock_notes", unavailable)
         raise AlreadyExists(what="the name")
 
     for visibility in Visibility:
@@ -152,7 +152,7 @@ def test_the_default_of_a_copy_needs_no_lock_once_its_visibility_is_chosen(
     opened: Callable[[], Directory], tmp_path: Path
 ) -> None:
     opened().set_visibility(HERE, Visibility.PUBLIC)
-    with in_files(tmp_path).blobs.noting(ID):
+    with in_files(tmp_path).blobs.lock_notes(ID):
         opened().make_private_by_default(HERE)
     assert opened().visibility(HERE) is Visibility.PUBLIC
 

@@ -139,7 +139,7 @@ class BlobStoreContract:
     def test_notes_are_changed_under_an_exclusive_lock(self, blobs: BlobStore) -> None:
         def count() -> None:
             for _ in range(20):
-                with blobs.noting(a_dataset(1)):
+                with blobs.lock_notes(a_dataset(1)):
                     blobs.set_note(
                         a_dataset(1), "count", str(int(blobs.note(a_dataset(1), "count") or 0) + 1)
                     )

@@ -28,7 +28,7 @@ class IngestNode(Coordinator):
         super().__init__(home=home)
         drafter = Drafter(self.blobs, self.clock, block_version=3, is_signed=is_signed)
         batches = BatchCommitter(self.states, drafter, Proposals(cast("Replies", self)))
-        self.queues = CommitQueues(self.blobs, self.states, batches, Pools.sharing(pool))
+        self.queues = CommitQueues(self.blobs, self.states, batches, Pools.with_one_pool(pool))
         self.preparer = Preparer(Preprocessor(cast("Engine", self.engine), self.blobs.scratch))
         self.rejecting = RejectPolicy(cast("Any", self.bus), self.blobs)
         self._commands = Commands(committer=self.committer, importer=self.importer).handle

@@ -138,7 +138,7 @@ class MemoryBlobStore(BlobStore):
         else:
             self._notes[dataset, name] = text
 
-    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+    def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[object]:
         """Exclude other threads that change notes."""
         return self._noting
 

@@ -8,7 +8,7 @@ import click
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.name_lookup import complete_dataset
-from odf_cli.output import confirm, echo, of_dataset, output_option, print_rows, progress, remark
+from odf_cli.output import confirm, echo, output_option, prefix_dataset, print_rows, progress, remark
 from odf_cli.rows import arrow_table, print_records
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import absolute_url, remark_on_typing
@@ -206,7 +206,9 @@ def upgrade(
             return _print_upgrades(items, output)
         for item in possible:
             remark(
-                of_dataset(item.alias, f"{_version(item.before)} to {_version(item.after)}: {_differs(item)}")
+                prefix_dataset(
+                    item.alias, f"{_version(item.before)} to {_version(item.after)}: {_shown_changes(item)}"
+                )
             )
         consequence = ", and derive them again, with all that reads them" if from_start else ""
         count = "1 dataset" if len(possible) == 1 else f"{len(possible)} datasets"
@@ -239,7 +241,7 @@ def _print_upgrades(items: Sequence[UpgradeEngineItem], output: str) -> int:
         )
     refused = [item for item in items if item.outcome == REFUSED]
     for item in refused:
-        remark(of_dataset(item.alias, item.error))
+        remark(prefix_dataset(item.alias, item.error))
     return ExitCode.FAILED if refused else ExitCode.OK
 
 
@@ -248,12 +250,12 @@ def _upgrade_row(item: UpgradeEngineItem) -> dict[str, object]:
         "dataset": item.alias,
         "from": item.before or None,
         "to": item.after or None,
-        "differs": _differs(item),
+        "differs": _shown_changes(item),
         "state": item.outcome,
     }
 
 
-def _differs(item: UpgradeEngineItem) -> str:
+def _shown_changes(item: UpgradeEngineItem) -> str:
     return "; ".join(item.changes) or ("" if item.outcome == REFUSED else "nothing")
 
 

@@ -63,8 +63,8 @@ def schema(*, dataset: str, form: str, output: str) -> None:
     from odf_common.data.schema_evolution import schema_of_event
 
     with clients.coordinator() as coordinator:
-        event = _event(_last(coordinator, dataset, SetDataSchema))
-        vocab = _event(_last(coordinator, dataset, SetVocab))
+        event = _decode_event(_last_event(coordinator, dataset, SetDataSchema))
+        vocab = _decode_event(_last_event(coordinator, dataset, SetVocab))
     if not isinstance(event, SetDataSchema):
         raise NoSchema(text=f"{dataset} has no data yet, so it has no schema")
     fields = schema_of_event(event)
@@ -89,8 +89,8 @@ def schema(*, dataset: str, form: str, output: str) -> None:
 def query(*, dataset: str, output: str) -> None:
     """Show the SQL steps of a derivative's query."""
     with clients.coordinator() as coordinator:
-        answer = _last(coordinator, dataset, SetTransform)
-    event = _event(answer)
+        answer = _last_event(coordinator, dataset, SetTransform)
+    event = _decode_event(answer)
     if not isinstance(event, SetTransform):
         raise _no_query(answer)
     steps = event.transform.queries or ()
@@ -166,13 +166,13 @@ def sources(*, dataset: str, output: str) -> None:
         remark(f"{dataset} has no sources")
 
 
-def _last(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
+def _last_event(coordinator: CoordinatorStub, dataset: str, kind: type) -> LastEventReply:
     request = LastEventRequest(ref=dataset, kind=kind.__name__)
     answer: LastEventReply = coordinator.LastEvent(request, timeout=clients.COMMAND_TIMEOUT_SECONDS)
     return answer
 
 
-def _event(answer: LastEventReply) -> object:
+def _decode_event(answer: LastEventReply) -> object:
     return decode_event(answer.event) if answer.event else None
 
 
@@ -182,7 +182,7 @@ def _lineage(
     """Yield a row for a dataset and, below it, its inputs; an input that is not on this node has only its id."""
     try:
         with calling("coordinator"):
-            answer = _last(coordinator, ref, SetTransform)
+            answer = _last_event(coordinator, ref, SetTransform)
     except NotFound:
         if not depth:
             raise
@@ -191,7 +191,7 @@ def _lineage(
     yield {
         "dataset": answer.alias, "kind": answer.kind, "alias": alias, "id": answer.dataset_id, "depth": depth,
     }  # fmt: skip
-    event = _event(answer)
+    event = _decode_event(answer)
     if isinstance(event, SetTransform):
         for input_ in event.inputs:
             yield from _lineage(coordinator, input_.dataset_ref, depth + 1, input_.alias or "")

@@ -12,8 +12,8 @@ from odf_cli import clients
 from odf_cli.embedded.node_file import Node
 from odf_cli.name_lookup import complete_dataset, is_remote
 from odf_cli.output import (
-    of_dataset,
     output_option,
+    prefix_dataset,
     print_rows,
     progress,
     remark,
@@ -202,7 +202,9 @@ def _print_pulled(rows: list[dict[str, object]], output: str) -> None:
     """Print a row per dataset; raises `PullFailed` if one of them could not be pulled."""
     shown = shorten_rows(rows, "error") if output == "table" else rows
     print_rows(shown, output, columns=COLUMNS)
-    failed = [of_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"]
+    failed = [
+        prefix_dataset(str(row["dataset"]), str(row["error"])) for row in rows if row["state"] == "failed"
+    ]
     for text in failed[:-1]:
         remark(f"error: {text}")
     if failed:

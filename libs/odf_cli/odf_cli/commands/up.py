@@ -64,10 +64,10 @@ def up_command(
     )
     keep_files_private()
     require_home(settings.home)
-    running = _running(settings.home)
+    running = _find_running_node(settings.home)
     if running is not None:
         remark(f"a node is already running for {settings.home}")
-        _await_ready(settings.home, report, lambda: _running(settings.home) is not None)
+        _await_ready(settings.home, report, lambda: _find_running_node(settings.home) is not None)
         if not report.is_complete:
             raise UpFailed(text=f"the running node of {settings.home} stopped before it was ready")
         return
@@ -149,7 +149,7 @@ def _start_detached(settings: Settings, start: Start, report: _StartReport) -> N
 def _await_ready(home: Path, report: _StartReport, is_running: Callable[[], bool]) -> None:
     """Return once the node is ready, or `is_running` returns False."""
     while not report.is_complete:
-        node = _running(home)
+        node = _find_running_node(home)
         if node is not None:
             report(node)
         elif not is_running():
@@ -158,7 +158,7 @@ def _await_ready(home: Path, report: _StartReport, is_running: Callable[[], bool
             time.sleep(STARTUP_POLL_SECONDS)
 
 
-def _running(home: Path) -> Node | None:
+def _find_running_node(home: Path) -> Node | None:
     try:
         return read_node(home)
     except NoNode:

@@ -76,7 +76,7 @@ class Silent(Unavailable):
 
 def examine(settings: Settings) -> Iterator[Finding]:
     """Iterate over the findings of all checks, as they are made; takes some seconds."""
-    node = _running(settings)
+    node = _find_running_node(settings)
     for check in CHECKS:
         try:
             yield from check(settings, node)
@@ -88,7 +88,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
             )
 
 
-def _running(settings: Settings) -> Node | None:
+def _find_running_node(settings: Settings) -> Node | None:
     """Return the running node; None if there is none, or no service answers at the configured addresses."""
     try:
         node = located_node(settings)

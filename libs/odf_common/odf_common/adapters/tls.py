@@ -21,14 +21,14 @@ class ClientTls:
 
     def context(self) -> ssl.SSLContext:
         """Return the context of a connection; raises `InvalidInput` naming the file that cannot be used."""
-        context = _trusting(self.ca_file)
+        context = _trusting_context(self.ca_file)
         context.check_hostname = self.checks_hostname
         if self.certificate_file is not None:
             present(context, self.certificate_file, self.key_file, self.key_password)
         return context
 
 
-def _trusting(ca_file: Path | None) -> ssl.SSLContext:
+def _trusting_context(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ValueError) as error:

@@ -126,7 +126,7 @@ def change_aliases(
     blobs: BlobStore, dataset: DatasetId, change: Callable[[RemoteAliases], RemoteAliases]
 ) -> RemoteAliases:
     """Change the aliases of a dataset, durably, and return them."""
-    with blobs.noting(dataset):
+    with blobs.lock_notes(dataset):
         current = remote_aliases(blobs, dataset)
         changed = change(current)
         if changed != current:

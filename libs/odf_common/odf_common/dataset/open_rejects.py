@@ -293,7 +293,7 @@ def note_reason(
     blobs: BlobStore, dataset: DatasetId, source: str, reason: str | None, *, now: Timestamp
 ) -> None:
     """Store why a source's first open message was rejected, and since when there is one; None if no message is open."""
-    with blobs.noting(dataset):
+    with blobs.lock_notes(dataset):
         noted = dict(load_first_rejects(blobs, dataset))
         before = noted.pop(source, None)
         if reason is not None:

@@ -243,7 +243,7 @@ def _encode_fixed(raw: Bytes, width: int, valid: Mask | None, scratch: Bytes | N
     out = np.empty(size + width, np.uint8) if scratch is None else scratch[: size + width]
     out.fill(0)
     _anywhere(out, item)[places] = values
-    return EncodedRows(out[:size], lambda: _running(np.where(valid, np.int64(width), np.int64(1))))
+    return EncodedRows(out[:size], lambda: _cumulative(np.where(valid, np.int64(width), np.int64(1))))
 
 
 def _prefix(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask | None) -> EncodedRows:
@@ -257,7 +257,7 @@ def _prefix(data: Bytes, offsets: Offsets, counts: Offsets | None, valid: Mask |
         places = starts[:-1]
     else:
         out = _with_gaps_and_nulls(data, offsets, valid)
-        starts = _running(np.where(valid, lengths + np.int64(_HEADER), np.int64(1)))
+        starts = _cumulative(np.where(valid, lengths + np.int64(_HEADER), np.int64(1)))
         places, counts = starts[:-1][valid], counts[valid]
     _write_counts(out, places, counts)
     return EncodedRows(out, lambda: starts)
@@ -368,7 +368,7 @@ def _block_steps(step: int) -> Offsets:
     return np.arange(BLOCK_ROWS + 1, dtype=np.int64) * step
 
 
-def _running(lengths: Offsets) -> Offsets:
+def _cumulative(lengths: Offsets) -> Offsets:
     out = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=out[1:])
     return out

@@ -101,7 +101,7 @@ class BlobStore(BlobReader, Protocol):
     def set_note(self, dataset: DatasetId, name: str, text: str | None) -> None:
         """Store a note durably, or remove it (None); it is not part of the dataset, but is deleted with it."""
 
-    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+    def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[object]:
         """Lock out other threads and processes that change the dataset's notes, from reading them to writing.
 
         Not reentrant. Raises `Unavailable` if the lock is not free in time.

@@ -100,7 +100,7 @@ class OutageWatch:
         # A service in another network may answer, and still do nothing because it cannot reach what it needs.
         self._silent.replace({**self._file.seen_by(self._checks), **silent})
         for part, why in answers.items():
-            self._note(part, why)
+            self._record_check(part, why)
         if before or self._outages:
             self._file.write(tuple(self._list_outages()))
 
@@ -113,7 +113,7 @@ class OutageWatch:
             return None if error is None else why_silent(error)
         raise error
 
-    def _note(self, part: str, why: str | None) -> None:
+    def _record_check(self, part: str, why: str | None) -> None:
         now = self._clock.now()
         if why is None:
             self._failures.pop(part, None)

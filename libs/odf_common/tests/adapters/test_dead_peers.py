@@ -25,10 +25,10 @@ from odf_common.adapters.grpc.client import CALL_TIMEOUT_SECONDS, ServiceSilent,
 from odf_common.adapters.grpc.server import GrpcServer, serve
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import (
+    group_config,
     new_consumer,
     new_producer,
-    producing,
-    sharing,
+    producer_config,
 )
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet_partitions import QuietPartitions
@@ -199,7 +199,7 @@ def failing_once(ask: Callable[[], T]) -> T:
 
 def publish(kafka: Kafka, topic: str, value: bytes) -> None:
     """Publish by a client that has no dead connection."""
-    producer = new_producer(producing(kafka[1]))
+    producer = new_producer(producer_config(kafka[1]))
     producer.produce(topic, value)
     assert producer.flush(LATE_SECONDS) == 0
 
@@ -239,7 +239,7 @@ def test_a_message_on_a_dead_connection_is_sent_again_on_a_new_one(
     kafka: Kafka, topic: str, breaks: Callable[[BlackHole], None]
 ) -> None:
     hole, cluster = kafka
-    producer = new_producer(producing(cluster))
+    producer = new_producer(producer_config(cluster))
     outcomes: list[object] = []
     producer.produce(topic, b"before", on_delivery=lambda error, _: outcomes.append(error))
     producer.flush(LATE_SECONDS)
@@ -281,7 +281,7 @@ def test_a_quiet_partition_is_watched_on_a_new_connection(kafka: Kafka, topic: s
 def test_a_member_whose_request_to_join_is_lost_joins_its_group(kafka: Kafka, topic: str) -> None:
     """The answer comes when all others have joined again: as late as an hour, on a connection that had died by then."""
     hole, cluster = kafka
-    config = sharing(cluster, group=f"group-{topic}", session_timeout_ms=6000, instance=None)
+    config = group_config(cluster, group=f"group-{topic}", session_timeout_ms=6000, instance=None)
     topics = KafkaTopics(cluster)
     failing_once(lambda: topics.add_partitions(topic, 2))
     first, second = new_consumer(config), new_consumer(config)

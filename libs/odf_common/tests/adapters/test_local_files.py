@@ -206,7 +206,7 @@ def test_a_dataset_that_begins_while_locks_are_removed_keeps_its_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blobs, lock = LocalBlobStore(tmp_path), stores.lock_file(tmp_path, a_dataset())
-    with blobs.noting(a_dataset()):
+    with blobs.lock_notes(a_dataset()):
         pass
     locked = durable.lock_file
 

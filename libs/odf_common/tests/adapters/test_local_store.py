@@ -140,7 +140,7 @@ def test_locks_of_deleted_datasets_are_removed_unless_they_are_held(
     kept = stores.lock_file(tmp_path, a_dataset())
     gone = stores.lock_file(tmp_path, a_dataset(2))
     (tmp_path / "locks" / "names").touch()
-    with blobs.noting(a_dataset(2)):
+    with blobs.lock_notes(a_dataset(2)):
         blobs.finish_deletions()
         assert gone.exists()
     blobs.finish_deletions()
@@ -317,7 +317,7 @@ def test_a_dataset_is_deleted_under_the_lock_that_moves_its_head(
     refs.compare_and_set(a_dataset(), expected=None, new=a_hash(1))
     refs.remove(a_dataset(), "head", expected=None)
     blobs.delete_dataset(a_dataset())
-    with blobs.noting(a_dataset()):
+    with blobs.lock_notes(a_dataset()):
         pass
     assert locked == [stores.lock_file(tmp_path, a_dataset())] * 4
 

@@ -132,7 +132,7 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
         "remove": lambda: blobs.remove(one, BLOCK, (NAME,)),
         "note": lambda: blobs.note(one, "late"),
         "set_note": lambda: blobs.set_note(one, "late", "2"),
-        "noting": lambda: _note(blobs),
+        "lock_notes": lambda: _note(blobs),
         "local_path": lambda: blobs.local_path(one, BLOCK, NAME),
         "local_copy": lambda: blobs.local_copy(one, BLOCK, NAME),
         "index_folder": lambda: blobs.index_folder(one),
@@ -145,7 +145,7 @@ def blob_calls(home: Home) -> dict[str, Callable[[], object]]:
 
 
 def _note(blobs: LocalBlobStore) -> None:
-    with blobs.noting(a_dataset()):
+    with blobs.lock_notes(a_dataset()):
         pass
 
 

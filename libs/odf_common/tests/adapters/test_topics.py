@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from odf_common.adapters.kafka import admin
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, producing
+from odf_common.adapters.kafka.client_config import LOGGER, producer_config
 from odf_common.adapters.kafka.cluster import (
     KafkaCluster,
     TopicPolicy,
@@ -228,7 +228,7 @@ def test_a_key_without_bytes_has_a_partition_too() -> None:
 
 
 TOPIC, PARTITIONS = "topic", 4
-MOST = int(producing(KafkaCluster(""))["message.max.bytes"])
+MOST = int(producer_config(KafkaCluster(""))["message.max.bytes"])
 
 
 @pytest.fixture

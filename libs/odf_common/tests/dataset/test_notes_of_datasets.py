@@ -168,7 +168,7 @@ def test_a_damaged_note_is_replaced_by_the_next_change() -> None:
 def test_two_changes_at_the_same_time_are_both_kept() -> None:
     blobs = store()
     with ThreadPoolExecutor(1) as pool:
-        with blobs.noting(a_dataset()):
+        with blobs.lock_notes(a_dataset()):
             changing = pool.submit(change_aliases, blobs, a_dataset(), lambda known: known.with_pull(FIRST))
             assert not wait([changing], timeout=0.1).done
             blobs.set_note(a_dataset(), NOTE, f'{{"pull": ["{SECOND}"], "push": []}}')

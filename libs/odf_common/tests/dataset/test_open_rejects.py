@@ -282,7 +282,7 @@ class LockedNotes(MemoryBlobStore):
     is_held = False
 
     @contextmanager
-    def noting(self, dataset: DatasetId) -> Iterator[None]:
+    def lock_notes(self, dataset: DatasetId) -> Iterator[None]:
         self.is_held = True
         yield
         self.is_held = False

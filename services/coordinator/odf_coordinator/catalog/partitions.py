@@ -55,13 +55,13 @@ class PartitionOwnership:
 
     def step(self) -> None:
         """Take over new partitions, or retry datasets that could not be read, or wait a little."""
-        gained = self._take()
+        gained = self._take_gained()
         if gained:
             self._take_over(gained)
         elif self._unread and self._now() >= self._next_try:
             self._read_again()
 
-    def _take(self) -> frozenset[int]:
+    def _take_gained(self) -> frozenset[int]:
         with self._changed:
             if not self._gained:
                 self._changed.wait(IDLE_SECONDS)

@@ -53,7 +53,7 @@ class Publisher:
         self._bus.send(NOTIFICATIONS, envelope(dataset, bus.DatasetRemoved(alias=alias)))
         self._bus.flush()
 
-    def working(self, dataset: DatasetId, now: EngineProgress) -> None:
+    def report_progress(self, dataset: DatasetId, now: EngineProgress) -> None:
         """Report the progress of a derivative's transform, best effort."""
         body = bus.TransformProgress(stage=now.stage, rows=now.rows, total=now.total)
         with suppress(Unavailable):

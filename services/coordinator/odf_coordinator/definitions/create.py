@@ -65,7 +65,7 @@ class DatasetCreator:
         validation = Validation(datasets=self.datasets, engine=self.engine, drafts=drafts)
         checked = []
         for written in drafts:
-            handle = self._existing(written)
+            handle = self._find_existing(written)
             draft = (
                 written
                 if handle is None
@@ -120,12 +120,12 @@ class DatasetCreator:
         if changed_events(handle.state, draft.events):
             self.committer.require_owned(handle.id)
 
-    def _existing(self, draft: Draft) -> DatasetHandle | None:
+    def _find_existing(self, draft: Draft) -> DatasetHandle | None:
         entry = self.datasets.catalog.by_alias(draft.name)
         return None if entry is None else self.datasets.open(entry)
 
     def _make(self, draft: Draft) -> AddResult:
-        handle = self._existing(draft)
+        handle = self._find_existing(draft)
         if handle is None:
             dataset, outcome = self._create(draft), "added"
         else:

@@ -146,7 +146,7 @@ def require_possible(event: KnownEvent, vocabulary: DatasetVocabulary) -> None:
             try:
                 _require_source(event, vocabulary)
             except InvalidInput as error:
-                raise of_source(event, error) from error
+                raise prefix_source(event, error) from error
         case SetDataSchema():
             _require_schema(event, vocabulary)
         case SetVocab():
@@ -179,7 +179,7 @@ def require_fetchable(event: KnownEvent) -> None:
             pass
 
 
-def of_source(source: Source, error: InvalidInput) -> InvalidInput:
+def prefix_source(source: Source, error: InvalidInput) -> InvalidInput:
     """Return the error prefixed with the source's name."""
     name = f"source {source.source_name}" if isinstance(source, AddPushSource) else "the polling source"
     return InvalidInput(text=f"{name}: {error.text}", where=error.where)

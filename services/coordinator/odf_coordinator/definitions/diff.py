@@ -35,7 +35,7 @@ from odf_coordinator.definitions.declared_columns import (
     Source,
     declared_columns,
     declared_schema,
-    of_source,
+    prefix_source,
     require_fetchable,
     require_possible,
     vocabulary_of_events,
@@ -65,7 +65,7 @@ def require_continuing(
         )
     except InvalidInput as error:
         invalid = InvalidInput(text=str(error), where=_path(source, error.where or ""))
-        raise of_source(source, invalid) from error
+        raise prefix_source(source, invalid) from error
 
 
 def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: DatasetVocabulary) -> None:
@@ -86,7 +86,7 @@ def require_consistent(source: AddPushSource, other: AddPushSource, vocabulary: 
             text = f"source {other.source_name} declares it as {before.type}, and this one as {column.type}"
         if text is not None:
             error = InvalidInput(text=f"column {column.name}: {text}", where=_path(source, column.name))
-            raise of_source(source, error)
+            raise prefix_source(source, error)
 
 
 def _is_extended(old: pa.Field, new: pa.Field) -> bool:

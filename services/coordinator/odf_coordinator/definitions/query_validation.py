@@ -142,10 +142,12 @@ class Retractions:
 
 def why_retracted(sources: Iterable[Source]) -> str:
     """Return the reason why records of these sources may be retracted; empty if they only append."""
-    return next((f"merges by {name}" for source in sources if (name := _retracting(source.merge))), "")
+    return next(
+        (f"merges by {name}" for source in sources if (name := _retracting_strategy(source.merge))), ""
+    )
 
 
-def _retracting(merge: MergeStrategy) -> str:
+def _retracting_strategy(merge: MergeStrategy) -> str:
     match merge:
         case MergeStrategyChangelogStream():
             return "ChangelogStream"
@@ -212,13 +214,13 @@ class Validation:
                     checked = self.output(event, vocabulary, past)
                     events[number], schema = checked.event, checked.schema
                     self._retractions.add_derivative(draft.dataset_id, can_retract=checked.can_retract)
-                self.preprocessing(event, vocabulary, past)
+                self.require_preprocess(event, vocabulary, past)
                 self.require_dependants(event, handle)
         self._drafted[draft.dataset_id] = Shape(schema=schema, vocabulary=vocabulary)
         self._retractions.add_sources(draft.dataset_id, draft.events)
         return draft.with_events(tuple(events))
 
-    def preprocessing(
+    def require_preprocess(
         self, event: KnownEvent, vocabulary: DatasetVocabulary, past: ChainState | None
     ) -> None:
         """Raise `InvalidQuery` unless a source's preprocessing SQL, if any, is valid.

@@ -293,7 +293,7 @@ class Puller:
         if is_rebuilt:
             yield from self._rebuild(handle, is_wanted)
         if handle.is_derivative:
-            yield from self._transform(handle, is_wanted)
+            yield from self._await_transform(handle, is_wanted)
         elif handle.state.polling_source is not None:
             yield from self._poll(handle, is_wanted)
         elif handle.state.push_sources:
@@ -320,7 +320,9 @@ class Puller:
                 return  # the next pull continues from here
         self.editor.committer.announce(handle.state)  # its readers may continue
 
-    def _transform(self, handle: DatasetHandle, is_wanted: Callable[[], bool]) -> Iterator[PullProgress]:
+    def _await_transform(
+        self, handle: DatasetHandle, is_wanted: Callable[[], bool]
+    ) -> Iterator[PullProgress]:
         """Wait for a run that starts after now, so that it includes all current data of the inputs."""
         ticket = self.scheduler.request(handle.id)
         deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS

@@ -167,7 +167,7 @@ class DatasetEditor:
             resolved = resolve(normal, {}, self.datasets.catalog)
             return validation.output(resolved, handle.state.vocabulary, handle.state).event
         _require_possible(normal, handle.state)
-        validation.preprocessing(normal, handle.state.vocabulary, handle.state)
+        validation.require_preprocess(normal, handle.state.vocabulary, handle.state)
         validation.require_dependants(normal, handle)
         return normal
 

@@ -113,7 +113,7 @@ class DoubleSum:
         self.total += value
 
     def value(self) -> Plain:
-        return _finished(self.finish, self.total, self.count)
+        return _finish_total(self.finish, self.total, self.count)
 
     def state(self) -> tuple[object, ...]:
         return self.count, self.total
@@ -161,10 +161,10 @@ class Exact:
             self.negative_infinities += times
 
     def value(self) -> Plain:
-        total = self._rounded() if self.is_exact else self.inexact.total
-        return _finished(self.finish, total, self.inexact.count)
+        total = self._round_sum() if self.is_exact else self.inexact.total
+        return _finish_total(self.finish, total, self.inexact.count)
 
-    def _rounded(self) -> float:
+    def _round_sum(self) -> float:
         if self.nans or (self.infinities and self.negative_infinities):
             return math.nan
         if self.infinities or self.negative_infinities:
@@ -178,7 +178,7 @@ class Exact:
         specials = (self.nans, self.infinities, self.negative_infinities)
         # Once the exact total is shown, the rounded one is not needed: write 0, so that equal states are equal bytes.
         total = 0.0 if self.is_exact else self.inexact.total
-        return (self.inexact.count, total, _packed(self.exact), *specials, int(self.is_exact))
+        return (self.inexact.count, total, _pack_integer(self.exact), *specials, int(self.is_exact))
 
 
 def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
@@ -190,7 +190,7 @@ def load_exact(finish: Callable[[float, int], float], *state: object) -> Exact:
         assert isinstance(total, float)
         assert isinstance(exact, bytes)
         accumulator.inexact = DoubleSum(finish, count, total)
-        accumulator.exact, accumulator.is_exact = _unpacked(exact), bool(is_exact)
+        accumulator.exact, accumulator.is_exact = _unpack_integer(exact), bool(is_exact)
         accumulator.nans, accumulator.infinities, accumulator.negative_infinities = (
             Count(n).count for n in _ints(specials)
         )
@@ -205,7 +205,7 @@ def overflow(name: str) -> InvalidQuery:
     )
 
 
-def _finished(finish: Callable[[float, int], float], total: float, count: int) -> Plain:
+def _finish_total(finish: Callable[[float, int], float], total: float, count: int) -> Plain:
     if not count:
         return None
     value = finish(total, count)
@@ -213,7 +213,7 @@ def _finished(finish: Callable[[float, int], float], total: float, count: int) -
     return math.nan if math.isnan(value) else value
 
 
-def _packed(exact: int) -> bytes:
+def _pack_integer(exact: int) -> bytes:
     """Return an integer as the number of its trailing zero bits (two bytes) and the rest; empty for 0."""
     if not exact:
         return b""
@@ -222,11 +222,11 @@ def _packed(exact: int) -> bytes:
     return zeros.to_bytes(2) + rest.to_bytes(rest.bit_length() // 8 + 1, signed=True)
 
 
-def _unpacked(raw: bytes) -> int:
+def _unpack_integer(raw: bytes) -> int:
     zeros = int.from_bytes(raw[:2])
     check(len(raw) <= _EXACT_SUM_BYTES and zeros < 8 * _EXACT_SUM_BYTES)
     exact = int.from_bytes(raw[2:], signed=True) << zeros
-    check(_packed(exact) == raw)
+    check(_pack_integer(exact) == raw)
     return exact
 
 

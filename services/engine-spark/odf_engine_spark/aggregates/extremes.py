@@ -54,10 +54,10 @@ class Values:
             self.best = value
         self.notes.more.append(value)
         if len(self.notes) > _NOTES + 2 * len(self.values if self.counts is None else self.counts):
-            self._counted()
+            self._count_values()
 
     def take(self, value: Plain) -> bool:
-        counts = self._counted()
+        counts = self._count_values()
         count = counts.get(value, 0)
         if count > 1:
             counts[value] = count - 1
@@ -67,7 +67,7 @@ class Values:
                 self.best = self._next(counts)
         return count > 0
 
-    def _counted(self) -> dict[Plain, int]:
+    def _count_values(self) -> dict[Plain, int]:
         """Return how often each value occurs, and clear the notes."""
         is_first, counts = self.counts is None, self.counts
         if counts is None:

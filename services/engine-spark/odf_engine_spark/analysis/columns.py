@@ -13,10 +13,10 @@ from odf_engine_spark.analysis.times import (
     Time,
     Times,
     known_of,
-    made_window,
     origin_of,
     session_gap,
     time_of,
+    window_of,
 )
 from odf_engine_spark.spark.tree import Tree
 
@@ -61,7 +61,7 @@ def output(node: Tree) -> tuple[tuple[str, int], ...]:
     return tuple((column.fields["name"], column.id) for column in columns)
 
 
-def checked(flow: Flow) -> Flow:
+def check_system_columns(flow: Flow) -> Flow:
     """Return the flow; raises `InvalidQuery` if it processes single records and computes with system columns."""
     if flow.misused and not flow.waits:
         raise InvalidQuery(
@@ -160,11 +160,11 @@ def version_time(tree: Tree, flow: Flow) -> int:
     return (raw or times)[0]
 
 
-def named(column: Tree, flow: Flow) -> Flow:
+def add_projected_column(column: Tree, flow: Flow) -> Flow:
     """Return the flow with what is known of a column that a projection computes."""
     value = column.children[0]
     if value.kind == "CreateNamedStruct":
-        frame = made_window(value, flow.times)
+        frame = window_of(value, flow.times)
         return flow if frame is None else replace(flow, times={**flow.times, column.id: frame})
     if is_kept(column, flow.system):
         flow = replace(flow, system={**flow.system, column.id: flow.system[value.id]})
@@ -180,16 +180,16 @@ def _solid(value: Tree, flow: Flow) -> Time | Frame | None:
     """Return what is known of a value that no outer join can make null."""
     match value.kind:
         case "Coalesce":
-            return _coalesced(value, flow)
+            return _time_of_coalesce(value, flow)
         case "Greatest":
-            return _greatest(value, flow)
+            return _time_of_greatest(value, flow)
         case "GetStructField" if isinstance(frame := _solid(value.children[0], flow), Frame):
             return frame.start_time if value.fields["ordinal"] == 0 else frame.end_time
         case _:
             return known_of(value, flow.times)
 
 
-def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
+def _time_of_coalesce(value: Tree, flow: Flow) -> Time | Frame | None:
     """Return what is known of a COALESCE that is never null: over both sides of a FULL join, or a solid time."""
     both = {**flow.maybe, **flow.times}
     values = [known_of(child, both) for child in value.children]
@@ -197,7 +197,7 @@ def _coalesced(value: Tree, flow: Flow) -> Time | Frame | None:
     return common(values) if has_solid or flow.is_full else None
 
 
-def _greatest(value: Tree, flow: Flow) -> Time | None:
+def _time_of_greatest(value: Tree, flow: Flow) -> Time | None:
     """Return what is known of the latest time of a join's sides: the row is complete with it."""
     spans = [
         time.span
@@ -210,12 +210,12 @@ def _greatest(value: Tree, flow: Flow) -> Time | None:
     return Time(span=latest(tuple(spans))) if spans and has_all_sides and is_time else None
 
 
-def using(node: Tree, flow: Flow) -> Flow:
+def note_system_columns(node: Tree, flow: Flow) -> Flow:
     """Return the flow with the system columns recorded that a node's expressions use."""
-    return replace(flow, misused=flow.misused | _used(node, flow.system))
+    return replace(flow, misused=flow.misused | _system_columns_used(node, flow.system))
 
 
-def _used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
+def _system_columns_used(node: Tree, system: Mapping[int, str]) -> frozenset[str]:
     """Return the system columns that a node's expressions compute with or rename."""
     names: set[str] = set()
     for expression in node.inner():

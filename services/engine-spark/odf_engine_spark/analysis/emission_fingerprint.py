@@ -54,11 +54,13 @@ def fingerprint_of(node: Node) -> Fingerprint:
             return below
 
 
-def renamed(fingerprint: Fingerprint, names: Mapping[str, str]) -> Fingerprint:
+def rename_inputs(fingerprint: Fingerprint, names: Mapping[str, str]) -> Fingerprint:
     """Return a fingerprint with its inputs renamed."""
     if fingerprint[0] == _INPUT:
         return (_INPUT, names.get(str(fingerprint[1]), fingerprint[1]))
-    return tuple(renamed(part, names) if isinstance(part, tuple) and part else part for part in fingerprint)
+    return tuple(
+        rename_inputs(part, names) if isinstance(part, tuple) and part else part for part in fingerprint
+    )
 
 
 def _streams(node: Node) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class Flow:
         reached = (input_watermark - self.phase) // self.period * self.period + self.period - behind
         return min(reached, input_watermark)
 
-    def grouped(self, key: Time, times: Times) -> "Flow":
+    def group_by_time(self, key: Time, times: Times) -> "Flow":
         """Return the flow of rows grouped by a time column, each complete with the last record of its group."""
         slack = key.span.upper - key.span.lower
         if FOREVER in (slack, key.span.upper):
@@ -106,7 +106,7 @@ def merged_lateness(one: Flow, other: Flow) -> Mapping[str, Lateness]:
     return late
 
 
-def united(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: bool) -> Flow:
+def unite_flows(flows: tuple[Flow, ...], ids: tuple[tuple[int, ...], ...], *, waits: bool) -> Flow:
     """Return the flow of UNION ALL, with the first branch's ids; `waits` if only completion time orders its rows."""
     first, *others = flows
     waits = waits or any(flow.waits for flow in flows)
@@ -159,7 +159,7 @@ def common(times: Sequence[Time | Frame | None]) -> Time | Frame | None:
     return result
 
 
-def joined(
+def join_flows(
     kind: str, left: Flow, right: Flow, bounds: tuple[float, float], *, is_keyed: bool
 ) -> tuple[Flow, float, float]:
     """Return the flow of a join, and for how long a row of either side waits for a partner.
@@ -174,10 +174,10 @@ def joined(
     waits_right = max(0.0, -lower) if kind in ("RightOuter", "FullOuter") else 0.0
     reach_left = {n: r + max(0.0, upper, upper + waits_right) for n, r in left.retention.items()}
     reach_right = {n: r + max(0.0, -lower, waits_left - lower) for n, r in right.retention.items()}
-    here = _moved(left.times, max(0.0, lower), max(0.0, upper))
-    there = _moved(right.times, max(0.0, -upper), max(0.0, -lower))
-    maybe_here = _moved(left.maybe, max(0.0, lower), max(0.0, upper))
-    maybe_there = _moved(right.maybe, max(0.0, -upper), max(0.0, -lower))
+    here = _widen_times(left.times, max(0.0, lower), max(0.0, upper))
+    there = _widen_times(right.times, max(0.0, -upper), max(0.0, -lower))
+    maybe_here = _widen_times(left.maybe, max(0.0, lower), max(0.0, upper))
+    maybe_there = _widen_times(right.maybe, max(0.0, -upper), max(0.0, -lower))
     flow = Flow(
         streams=left.streams | right.streams,
         waits=True,
@@ -219,7 +219,7 @@ def _require_joinable(kind: str, lower: float, upper: float, *, is_keyed: bool) 
         )
 
 
-def _moved(times: Times, lower: float, upper: float) -> Times:
+def _widen_times(times: Times, lower: float, upper: float) -> Times:
     return {
         column: replace(time, span=time.span.widened(lower=lower, upper=upper))
         if isinstance(time, Time)

@@ -63,14 +63,16 @@ def _differences(condition: Tree, left: Times, right: Times) -> Iterable[tuple[f
     """Yield the ranges by which a condition lets the right row be complete later."""
     if condition.kind == "Between":
         (value,), (low,), (high,) = (condition.part(name) for name in ("input", "lower", "upper"))
-        yield from _compared("GreaterThanOrEqual", value, low, left, right)
-        yield from _compared("LessThanOrEqual", value, high, left, right)
+        yield from _comparison_ranges("GreaterThanOrEqual", value, low, left, right)
+        yield from _comparison_ranges("LessThanOrEqual", value, high, left, right)
     elif condition.kind in _EQUAL or condition.kind in _AT_LEAST or condition.kind in _AT_MOST:
         one, other = condition.children
-        yield from _compared(condition.kind, one, other, left, right)
+        yield from _comparison_ranges(condition.kind, one, other, left, right)
 
 
-def _compared(kind: str, one: Tree, other: Tree, left: Times, right: Times) -> Iterable[tuple[float, float]]:
+def _comparison_ranges(
+    kind: str, one: Tree, other: Tree, left: Times, right: Times
+) -> Iterable[tuple[float, float]]:
     straight = _times(one, left), _times(other, right)
     if straight[0] and straight[1]:
         # left ≥ right by `slack` means: right − left ≤ −slack

@@ -13,20 +13,20 @@ from odf_common.errors import InvalidQuery
 from odf_engine_spark.analysis.columns import (
     AsOf,
     InputColumns,
+    add_projected_column,
     after_group,
-    checked,
+    check_system_columns,
     column_of_time,
     end_time_of,
     is_of_event_time,
-    named,
+    note_system_columns,
     output,
     reference,
     session_edge,
     session_of,
-    using,
     version_time,
 )
-from odf_engine_spark.analysis.flow import Flow, joined, united
+from odf_engine_spark.analysis.flow import Flow, join_flows, unite_flows
 from odf_engine_spark.analysis.joins import Condition, conjuncts, join_kind, read_condition
 from odf_engine_spark.analysis.limits import Limits
 from odf_engine_spark.analysis.times import (
@@ -37,7 +37,7 @@ from odf_engine_spark.analysis.times import (
     Times,
     is_window,
     known_of,
-    made_window,
+    window_of,
 )
 from odf_engine_spark.analysis.windowing import Over, in_time, read_over
 from odf_engine_spark.spark.tree import Tree
@@ -125,7 +125,7 @@ class _Reader:
 
     def _above(self, tree: Tree) -> Node:
         below = self.node(tree.children[0])
-        flow = using(tree, below.flow) if tree.kind == "Generate" else below.flow
+        flow = note_system_columns(tree, below.flow) if tree.kind == "Generate" else below.flow
         return Node(tree=tree, children=(below,), flow=flow)
 
     def _input(self, view: Tree) -> Node:
@@ -160,24 +160,24 @@ class _Reader:
             below = self._join(inner, conditions)
         else:
             below = self.node(inner)
-        return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
+        return Node(tree=tree, children=(below,), flow=note_system_columns(tree, below.flow))
 
     def _project(self, tree: Tree) -> Node:
         self.limits.follow(tree.part("projectList"))
         below = self.node(tree.children[0])
-        flow = using(tree, below.flow)
+        flow = note_system_columns(tree, below.flow)
         for column in tree.part("projectList"):
             is_group = self.emits_changes and is_window(column)
             if column.kind == "Alias" and not is_group:
-                flow = named(column, flow)
+                flow = add_projected_column(column, flow)
         return Node(tree=tree, children=(below,), flow=flow)
 
     def _expand(self, tree: Tree) -> Node:
         below = self.node(tree.children[0])
         struct, *_ = tree.part("projections")
         if self.emits_changes and is_window(struct):
-            return Node(tree=tree, children=(below,), flow=using(tree, below.flow))
-        frame = made_window(struct, below.flow.times)
+            return Node(tree=tree, children=(below,), flow=note_system_columns(tree, below.flow))
+        frame = window_of(struct, below.flow.times)
         if frame is None:
             text = "GROUPING SETS, CUBE, ROLLUP and UNPIVOT cannot be used in a transform: use a dataset per GROUP BY"
             raise InvalidQuery(text=f"{text}, and LATERAL VIEW explode(array(…)) to turn columns into rows")
@@ -190,7 +190,7 @@ class _Reader:
         ids = tuple(tuple(column for _, column in output(child)) for child in tree.children)
         inputs = self._ways(children)
         # Rows of one input that arrive on two paths have no other order than that of their completion.
-        flow = united(tuple(child.flow for child in children), ids, waits=len(inputs) > len(set(inputs)))
+        flow = unite_flows(tuple(child.flow for child in children), ids, waits=len(inputs) > len(set(inputs)))
         return Node(tree=tree, children=children, flow=flow)
 
     def _ways(self, nodes: Sequence[Node]) -> list[str]:
@@ -216,11 +216,11 @@ class _Reader:
         times = [(index, end_time_of(known_of(key, below.flow.times))) for index, key in enumerate(keys)]
         key_times = {index: time for index, time in times if time is not None}
         if not key_times or self.emits_changes:
-            return self._grouped(tree, below)
+            return self._group(tree, below)
         below.flow.require_final("GROUP BY a time")
         spans = {index: time.span for index, time in key_times.items()}
         index = min(spans, key=lambda index: (spans[index].upper - spans[index].lower, spans[index].upper))
-        flow = below.flow.grouped(key_times[index], after_group(columns, below.flow, keys[index]))
+        flow = below.flow.group_by_time(key_times[index], after_group(columns, below.flow, keys[index]))
         return Node(tree=tree, children=(below,), flow=flow, key=index)
 
     def _in_sessions(
@@ -241,12 +241,14 @@ class _Reader:
             for column in columns
             if column.kind == "Alias" and (edge := session_edge(column.children[0], key.id)) is not None
         }
-        node = self._made(tree, (replace(below, flow=below.flow.per_record()),), "session", times=edges)
+        node = self._stateful_node(
+            tree, (replace(below, flow=below.flow.per_record()),), "session", times=edges
+        )
         return replace(node, key=position, behind=gap)
 
-    def _grouped(self, tree: Tree, below: Node) -> Node:
-        flow = checked(using(tree, below.flow)).per_record()
-        node = self._made(tree, (replace(below, flow=flow),), "grouped", times={})
+    def _group(self, tree: Tree, below: Node) -> Node:
+        flow = check_system_columns(note_system_columns(tree, below.flow)).per_record()
+        node = self._stateful_node(tree, (replace(below, flow=flow),), "grouped", times={})
         return replace(node, flow=replace(node.flow, is_retractable=True))
 
     def _over(self, tree: Tree) -> Node:
@@ -261,7 +263,7 @@ class _Reader:
                 assert key is not None
                 columns = tuple(reference(*column) for column in output(tree.children[0]))
                 times = after_group(columns, below.flow, tree.part("partitionSpec")[over.key])
-                flow = replace(below.flow.grouped(key, times), system=below.flow.system)
+                flow = replace(below.flow.group_by_time(key, times), system=below.flow.system)
                 return Node(tree=tree, children=(below,), flow=flow, key=over.key, over=over)
             case "ranged":
                 flow, behind = in_time(tree, below.flow.require_final("OVER").per_record())
@@ -271,14 +273,14 @@ class _Reader:
             case "running":
                 return self._running(tree, below, over)
             case "ranked":
-                return self._ranked(tree, below, over)
+                return self._rank(tree, below, over)
 
     def _running(self, tree: Tree, below: Node, over: Over) -> Node:
         flow, behind = in_time(tree, below.flow.require_final("a running OVER").per_record())
-        node = self._made(tree, (replace(below, flow=flow),), "running", times=flow.times)
+        node = self._stateful_node(tree, (replace(below, flow=flow),), "running", times=flow.times)
         return replace(node, over=over, behind=behind, flow=replace(node.flow, system=flow.system))
 
-    def _ranked(self, tree: Tree, below: Node, over: Over) -> Node:
+    def _rank(self, tree: Tree, below: Node, over: Over) -> Node:
         (ranked,) = (column.id for column in tree.part("windowExpressions"))
         limit = self.limits.of(ranked)
         if limit is None:
@@ -286,8 +288,8 @@ class _Reader:
                 text="row_number() that is not ordered by event time needs a bound, since every record would renumber "
                 "all others: put it into a sub-query and add WHERE <its name> <= 10"
             )
-        flow = checked(using(tree, below.flow)).per_record()
-        node = self._made(tree, (replace(below, flow=flow),), "ranked", times={}, limit=limit)
+        flow = check_system_columns(note_system_columns(tree, below.flow)).per_record()
+        node = self._stateful_node(tree, (replace(below, flow=flow),), "ranked", times={}, limit=limit)
         return replace(
             node, over=over, flow=replace(node.flow, is_retractable=True, system=below.flow.system)
         )
@@ -304,10 +306,10 @@ class _Reader:
         condition = read_condition(conditions, left.flow, right.flow)
         if as_of is not None:
             return self._as_of(tree, left, right, condition, as_of)
-        flow, *waits = joined(
+        flow, *waits = join_flows(
             join_kind(tree), left.flow, right.flow, condition.bounds, is_keyed=condition.is_keyed
         )
-        flow = using(tree, flow)
+        flow = note_system_columns(tree, flow)
         return Node(
             tree=tree, children=(left, right), flow=flow, waits=(waits[0], waits[1]), condition=condition
         )
@@ -341,11 +343,11 @@ class _Reader:
             for column, time in left.flow.times.items()
             if isinstance(time, Time)
         }
-        node = self._made(tree, (left, right), "as_of", times=times, condition=condition)
+        node = self._stateful_node(tree, (left, right), "as_of", times=times, condition=condition)
         waited = (waits, left_time.span.upper)
         return replace(node, waits=waited, times=(time_column, version_column))
 
-    def _made(
+    def _stateful_node(
         self, tree: Tree, children: tuple[Node, ...], cut: Cut, *, times: Times, **more: object
     ) -> Node:
         """Return a step that keeps state: its rows are a new stream."""

@@ -116,13 +116,13 @@ def known_of(value: Tree, times: Times) -> Time | Frame | None:
         case "ParseToDate" if len(value.children) == 1:
             return _cast(known_of(value.children[0], times), "date")
         case "TimestampAddInterval" | "TimestampAdd" | "DateAdd" | "DateSub":
-            return _shifted(value, times)
+            return _shift_time(value, times)
         case "TruncTimestamp":
             unit, timestamp = value.children
-            return _truncated(timestamp, unit, times)
+            return _truncate_time(timestamp, unit, times)
         case "TruncDate":
             timestamp, unit = value.children
-            return _truncated(timestamp, unit, times)
+            return _truncate_time(timestamp, unit, times)
         case _:
             return None
 
@@ -161,7 +161,7 @@ def _cast(inner: Time | Frame | None, type_: object) -> Time | None:
             return None
 
 
-def _shifted(value: Tree, times: Times) -> Time | None:
+def _shift_time(value: Tree, times: Times) -> Time | None:
     match value.kind:
         case "TimestampAdd":
             amount, timestamp = value.children
@@ -181,7 +181,7 @@ def _shifted(value: Tree, times: Times) -> Time | None:
     return Time(span=base.span.later(-by), period=math.gcd(base.period, abs(by)) or 1, windows=windows)
 
 
-def _truncated(timestamp: Tree, unit: Tree, times: Times) -> Time | None:
+def _truncate_time(timestamp: Tree, unit: Tree, times: Times) -> Time | None:
     base = time_of(timestamp, times)
     if base is None or unit.kind != "Literal":
         return None
@@ -221,7 +221,7 @@ def is_window(value: Tree) -> bool:
     return struct.kind == "CreateNamedStruct" and {"PreciseTimestampConversion", "Remainder"} <= kinds
 
 
-def made_window(struct: Tree, times: Times) -> Frame | None:
+def window_of(struct: Tree, times: Times) -> Frame | None:
     """Return the windows of an analysed `window(…)`, None for any other struct.
 
     Raises `InvalidQuery` for windows over anything but a time column, and for windows with an offset.

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from odf_engine_spark.aggregates.functions import Fold
-from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalized
+from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalize_keys
 from odf_engine_spark.values.operations import Numbers
 
 
@@ -58,10 +58,10 @@ def group_rows(
     A state has the keys, the number of records per group, then the parts of each aggregate.
     """
     schema = _schema([column.type for column in keys], folds)
-    state = schema.empty_table() if state is None else _checked(state, schema)
+    state = schema.empty_table() if state is None else _check_state(state, schema)
     old = len(state)
     columns = [
-        normalized(pa.chunked_array([*state.column(index).chunks, *column.chunks], column.type))
+        normalize_keys(pa.chunked_array([*state.column(index).chunks, *column.chunks], column.type))
         for index, column in enumerate(keys)
     ]
     codes = compact(equality_codes(columns, old + rows))
@@ -71,7 +71,7 @@ def group_rows(
     return GroupedRows(state=state, keys=columns, codes=codes, touched=touched)
 
 
-def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[Any]]:
+def load_groups(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[Any]]:
     """Return the accumulators of groups, a list per row; their columns start at `first`."""
     by_aggregate = []
     for fold in folds:
@@ -85,7 +85,7 @@ def loaded(folds: Sequence[Fold[Any]], rows: pa.Table, first: int) -> list[list[
     )
 
 
-def stored(folds: Sequence[Fold[Any]], groups: Sequence[Sequence[Any]]) -> list[pa.Array]:
+def store_groups(folds: Sequence[Fold[Any]], groups: Sequence[Sequence[Any]]) -> list[pa.Array]:
     """Return the columns of the groups' accumulators."""
     columns = []
     for index, fold in enumerate(folds):
@@ -105,7 +105,7 @@ def _schema(keys: Sequence[pa.DataType], folds: Sequence[Fold[Any]]) -> pa.Schem
     return pa.schema(fields)
 
 
-def _checked(state: pa.Table, schema: pa.Schema) -> pa.Table:
+def _check_state(state: pa.Table, schema: pa.Schema) -> pa.Table:
     if not state.schema.equals(schema):
         raise ValueError(f"the state has other columns: {state.schema.names}")
     for field, column in zip(schema, state.columns, strict=True):

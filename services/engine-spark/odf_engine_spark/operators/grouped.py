@@ -20,7 +20,7 @@ from odf_engine_spark.operators.changes import (
     positional,
     steps,
 )
-from odf_engine_spark.operators.group_state import GroupedRows, group_rows, loaded, stored
+from odf_engine_spark.operators.group_state import GroupedRows, group_rows, load_groups, store_groups
 from odf_engine_spark.values.python_values import Plain
 
 
@@ -94,7 +94,7 @@ class _Grouping:
             column.append(value)
 
 
-def grouped(
+def aggregate_groups(
     changes: Changes, state: pa.Table | None, *, keys: int, aggregates: Sequence[Aggregate]
 ) -> tuple[Changes, pa.Table]:
     """Return the changelog of the aggregated groups and the new state.
@@ -111,14 +111,16 @@ def grouped(
     ]
     groups = group_rows(state, by, folds, len(changes.operations))
     arguments = [fold.read(column) for fold, column in zip(folds, inputs, strict=True)]
-    grouping = _Grouping(folds, arguments, _known(groups, folds, keys), [[] for _ in folds])
+    grouping = _Grouping(folds, arguments, _load_touched_groups(groups, folds, keys), [[] for _ in folds])
     _apply(grouping, groups.new_codes.tolist(), changes.operations.tolist(), len(groups.state))
-    return _results(grouping, groups), _kept(grouping, groups)
+    return _results(grouping, groups), _new_state(grouping, groups)
 
 
-def _known(groups: GroupedRows, folds: Sequence[Fold[Retractable[Any]]], keys: int) -> dict[int, _Group]:
+def _load_touched_groups(
+    groups: GroupedRows, folds: Sequence[Fold[Retractable[Any]]], keys: int
+) -> dict[int, _Group]:
     rows = groups.state.take(pa.array(groups.touched))
-    accumulators = loaded(folds, rows, keys + 1)
+    accumulators = load_groups(folds, rows, keys + 1)
     # What was emitted last follows from the accumulators, so the state need not have it.
     shown = [tuple([folded.value() for folded in group]) for group in accumulators]
     values = map(_Group, groups.touched.tolist(), rows.column(keys).to_pylist(), accumulators, shown)
@@ -152,8 +154,10 @@ def _results(grouping: _Grouping, groups: GroupedRows) -> Changes:
     )
 
 
-def _kept(grouping: _Grouping, groups: GroupedRows) -> pa.Table:
+def _new_state(grouping: _Grouping, groups: GroupedRows) -> pa.Table:
     kept_groups = list(grouping.groups.values())
     records = pa.array([group.records for group in kept_groups], pa.int64())
     births = np.array([group.birth for group in kept_groups], dtype=np.int64)
-    return groups.kept(births, [records, *stored(grouping.folds, [group.folded for group in kept_groups])])
+    return groups.kept(
+        births, [records, *store_groups(grouping.folds, [group.folded for group in kept_groups])]
+    )

@@ -9,8 +9,8 @@ import pyarrow as pa
 from odf_engine_spark.aggregates.accumulators import Accumulator
 from odf_engine_spark.aggregates.functions import Aggregate, Fold, running_fold
 from odf_engine_spark.operators.changes import positional
-from odf_engine_spark.operators.group_state import GroupedRows, group_rows, loaded, stored
-from odf_engine_spark.values.equality_codes import combined, compact, equality_codes, normalized
+from odf_engine_spark.operators.group_state import GroupedRows, group_rows, load_groups, store_groups
+from odf_engine_spark.values.equality_codes import combine_codes, compact, equality_codes, normalize_keys
 from odf_engine_spark.values.operations import Numbers
 from odf_engine_spark.values.python_values import Plain
 
@@ -38,7 +38,7 @@ def running(
     values, new_state = _fold(partitions, folds, columns, len(keys))
     results = [fold.write(value) for fold, value in zip(folds, values, strict=True)]
     if peers is not None:
-        last = _last_peers(partitions.new_codes, normalized(records.column(peers)))
+        last = _last_peers(partitions.new_codes, normalize_keys(records.column(peers)))
         results = [result.take(last) for result in results]
     return positional(results), new_state
 
@@ -52,7 +52,7 @@ def _fold(
     """Return each aggregate's value as of each new record, and the new state."""
     codes, touched = partitions.new_codes, partitions.touched
     rows = partitions.state.take(pa.array(touched))
-    groups = dict(zip(partitions.codes[touched].tolist(), loaded(folds, rows, keys + 1), strict=True))
+    groups = dict(zip(partitions.codes[touched].tolist(), load_groups(folds, rows, keys + 1), strict=True))
     values: list[list[Plain]] = [[] for _ in folds]
     for code in codes.tolist():
         group = groups.get(code)
@@ -70,11 +70,11 @@ def _fold(
     # From the end, since numpy keeps the last value that it assigns: the first row of each group wins.
     births[partitions.codes[::-1]] = np.arange(len(partitions.codes))[::-1]
     births, counted = births[group_codes], pa.array(counts[group_codes], pa.int64())
-    return values, partitions.kept(births, [counted, *stored(folds, list(groups.values()))])
+    return values, partitions.kept(births, [counted, *store_groups(folds, list(groups.values()))])
 
 
 def _last_peers(codes: Numbers, peers: pa.Array) -> pa.Array:
-    both = compact(combined(codes, equality_codes([peers], len(codes))))
+    both = compact(combine_codes(codes, equality_codes([peers], len(codes))))
     last = np.zeros(2 * len(codes), dtype=np.int64)
     # numpy assigns in order, so the last record with a code wins.
     last[both] = np.arange(len(codes))

@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from odf_engine_spark.values.equality_codes import combined, equality_codes, normalized
+from odf_engine_spark.values.equality_codes import combine_codes, equality_codes, normalize_keys
 from odf_engine_spark.values.operations import Numbers
 
 
@@ -14,7 +14,7 @@ def as_of(left_keys: pa.Table, left_times: Numbers, right_keys: pa.Table, right_
     """
     rows, matched = len(left_times), np.full(len(left_times), -1, dtype=np.int64)
     keys = [
-        normalized(pa.chunked_array([*one.chunks, *other.chunks], one.type))
+        normalize_keys(pa.chunked_array([*one.chunks, *other.chunks], one.type))
         for one, other in zip(left_keys.columns, right_keys.columns, strict=True)
     ]
     total = rows + len(right_times)
@@ -23,7 +23,7 @@ def as_of(left_keys: pa.Table, left_times: Numbers, right_keys: pa.Table, right_
         is_known &= np.asarray(key.is_valid())
     times = np.unique(np.concatenate([left_times, right_times]), return_inverse=True)[1]
     codes = equality_codes(keys, total)
-    key_times = combined(codes, times)
+    key_times = combine_codes(codes, times)
     right = np.flatnonzero(is_known[rows:])
     order = right[np.argsort(key_times[rows:][right], kind="stable")]
     if not len(order):

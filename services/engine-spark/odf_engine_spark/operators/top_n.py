@@ -21,12 +21,12 @@ from odf_engine_spark.operators.changes import (
     steps,
 )
 from odf_engine_spark.values.equality_codes import (
-    combined,
+    combine_codes,
     compact,
     equality_codes,
     in_one_piece,
     is_among,
-    normalized,
+    normalize_keys,
     order_codes,
 )
 from odf_engine_spark.values.operations import Numbers
@@ -161,12 +161,14 @@ def top_n(
     ordered, `NothingToRetract` if no row is equal.
     """
     new = positional(changes.records.columns)
-    old, flags = _checked(state, new.schema)
+    old, flags = _read_state(state, new.schema)
     takes = np.isin(changes.operations, list(TAKES_AWAY)).any()
     # In place of a removed row any other may move up, so retractions need all of them.
     pool = np.arange(len(old)) if takes else np.flatnonzero(flags)
     rows = pa.concat_tables([old if takes else old.take(pa.array(pool)), new])
-    partitions = compact(equality_codes([normalized(rows.column(index)) for index in partition], len(rows)))
+    partitions = compact(
+        equality_codes([normalize_keys(rows.column(index)) for index in partition], len(rows))
+    )
     ranks = _ranks(rows, order)
     ranking = _Ranking(
         rows=rows,
@@ -192,7 +194,7 @@ def top_n(
     return _results(ranking, len(new.columns) if outputs is None else outputs), everything.combine_chunks()
 
 
-def _checked(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
+def _read_state(state: pa.Table | None, schema: pa.Schema) -> tuple[pa.Table, Flags]:
     """Return the rows of a state, none for None, and a mask of those in the top N."""
     if state is None:
         return schema.empty_table(), np.zeros(0, dtype=bool)
@@ -205,7 +207,7 @@ def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
     ranks = np.zeros(len(rows), dtype=np.int64)
     for key in order:
         column = rows.column(key.column)
-        ranks = combined(
+        ranks = combine_codes(
             ranks, order_codes(column, is_ascending=key.is_ascending, nulls_first=key.nulls_first)
         )
     return compact(ranks)
@@ -214,7 +216,7 @@ def _ranks(rows: pa.Table, order: Sequence[SortKey]) -> Numbers:
 def _changed_partitions(partitions: Numbers, ranks: Numbers, old: int, limit: int) -> dict[int, TopRows]:
     """Return the partitions that change, with their rows."""
     touched = np.flatnonzero(is_among(partitions[:old], partitions[old:]))
-    touched = touched[np.argsort(combined(partitions[touched], ranks[touched]), kind="stable")]
+    touched = touched[np.argsort(combine_codes(partitions[touched], ranks[touched]), kind="stable")]
     changed_codes, edges = np.unique(partitions[touched], return_index=True)
     keys = (ranks * len(ranks) + np.arange(len(ranks)))[touched].tolist()
     changed, ends = {}, [*edges.tolist(), len(touched)][1:]
@@ -230,7 +232,7 @@ def _rows_by_code(rows: pa.Table, operations: Numbers, old: int) -> tuple[list[i
     takes = np.isin(operations, list(TAKES_AWAY))
     if not takes.any():
         return [], {}
-    codes = equality_codes([normalized(column) for column in rows.columns], len(rows))
+    codes = equality_codes([normalize_keys(column) for column in rows.columns], len(rows))
     by_code: dict[int, list[int]] = {code: [] for code in codes[old:][takes].tolist()}
     held = np.flatnonzero(np.isin(codes[:old], codes[old:][takes]))
     for row, code in zip(held.tolist(), codes[held].tolist(), strict=True):

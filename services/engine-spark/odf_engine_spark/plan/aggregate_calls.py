@@ -79,7 +79,7 @@ def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) ->
     Raises `InvalidQuery` for functions of distinct values whose result depends on the order of the values.
     """
 
-    def filtered(expression: Java) -> Java | None:
+    def with_true_filter(expression: Java) -> Java | None:
         if kind_of(expression) != "AggregateExpression" or not expression.isDistinct():
             return None
         _require_exact(expression)
@@ -88,7 +88,7 @@ def in_order_of_rows(plans: Plans, columns: Sequence[Java], never_null: Java) ->
             return expression
         return plans.with_filter(expression, never_null)
 
-    return [plans.rebuilt(column, filtered) for column in columns]
+    return [plans.rebuild(column, with_true_filter) for column in columns]
 
 
 def _require_exact(call: Java) -> None:

@@ -99,7 +99,7 @@ class Compiler:
             by.append(plans.ascending(plans.column(part.plan, part.hidden[ARRIVED])))
         # By all columns, so that rows which still tie are equal; maps are left out, since Spark cannot order them.
         by += [plans.ascending(column) for column in columns if column.dataType().typeName() != "map"]
-        return PlanPart(plans.ordered(by, part.plan), part.hidden)
+        return PlanPart(plans.sort(by, part.plan), part.hidden)
 
     def part(self, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
         """Return a node's plan with hidden columns, and with streams as leaves."""
@@ -136,7 +136,7 @@ class Compiler:
             case "Window" if node.key is not None:
                 return self._over(node, plan, below)
             case "Window":
-                return self._ranged(node, plan, below)
+                return self._over_range(node, plan, below)
             case _:
                 return PlanPart(plan.withNewChildren(self.plans.spark.seq([below.plan])), below.hidden)
 
@@ -157,7 +157,7 @@ class Compiler:
     def _hidden_or_none(self, part: PlanPart, kind: str) -> Java:
         if kind in part.hidden:
             return self.plans.column(part.plan, part.hidden[kind])
-        return self.plans.filled_with_nulls(self.plans.column(part.plan, part.hidden[COMPLETE]))
+        return self.plans.null_of(self.plans.column(part.plan, part.hidden[COMPLETE]))
 
     def _windows(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
         """Return an aggregate by a time column: complete with the last record that its group may get."""
@@ -170,7 +170,7 @@ class Compiler:
         # those that are late for all were dropped before Spark, so here each pair of record and window is looked at.
         if self._may_be_partly_late(node, below):
             probe = plans.with_key(below_plan, key, name)
-            below_plan = plans.filtered(probe, f"unix_micros({name}.end) > {below.hidden[LATE]}")
+            below_plan = plans.where(probe, f"unix_micros({name}.end) > {below.hidden[LATE]}")
         if _is_reordered(node.children[0]):  # sums of floats depend on the order of the rows
             visible = items(plan.children().apply(0).output())
             below_plan = self.in_order(PlanPart(below_plan, below.hidden), visible).plan
@@ -193,7 +193,7 @@ class Compiler:
         probe = plans.with_key(over, key, name)
         return self.with_complete(probe, name, key, node.flow.phase)
 
-    def _ranged(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
+    def _over_range(self, node: Node, plan: Java, below: PlanPart) -> PlanPart:
         """Return window functions in order of time: a row is complete when all rows of the same time are."""
         over = plan.withNewChildren(self.plans.spark.seq([below.plan]))
         key, name = plan.orderSpec().apply(0).child(), self.plans.fresh("__odf_key")

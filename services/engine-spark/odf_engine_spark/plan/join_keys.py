@@ -11,7 +11,7 @@ from odf_engine_spark.analysis.joins import join_kind
 from odf_engine_spark.analysis.plan_shape import Node
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.spark.logical_plans import COMPLETE
-from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalized
+from odf_engine_spark.values.equality_codes import compact, equality_codes, is_among, normalize_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class JoinKeys:
         sides = [(fed[stream], fed[stream].column(index)) for stream, index in (self.left, self.right)]
         # Coded together, so that equal keys of both sides have equal codes.
         keys = pa.chunked_array([chunk for _, column in sides for chunk in column.chunks], sides[0][1].type)
-        codes = compact(equality_codes([normalized(keys)], len(keys)))
+        codes = compact(equality_codes([normalize_keys(keys)], len(keys)))
         # A new row has a new record on one side at least; all pairs of old records were joined by earlier requests.
         is_new = np.concatenate([np.asarray(table.column(COMPLETE)) > before for table, _ in sides])
         matters = is_among(codes, codes[is_new])

@@ -86,18 +86,20 @@ def run_late(segment: Segment, step: Step, keys: Sequence[int]) -> Delta:
         near = _Near(retention=segment.flow.retention[name], late=late, after=reached, until=watermark)
         # The same windows are computed without and with the block's records: how they differ is the correction.
         before = _results(segment, step, start, near)
-        parts.append(_closed(before.between(reached, watermark)))
+        parts.append(_as_new_rows(before.between(reached, watermark)))
         after = _results(segment, step, end, near)
         # Windows that ended earlier cannot be corrected any more.
         oldest = watermark - segment.late
-        parts.append(_corrected(before.between(oldest, watermark), after.between(oldest, watermark), keys))
+        parts.append(
+            _changes_between(before.between(oldest, watermark), after.between(oldest, watermark), keys)
+        )
         reached = watermark
     fed = segment.intake(step)[name]
     if len(fed) and now > reached:
         near = _Near(
             retention=segment.flow.retention[name], late=delta.complete[:0], after=reached, until=now
         )
-        parts.append(_closed(_computed(segment, name, near.of(fed)).between(reached, now)))
+        parts.append(_as_new_rows(_compute(segment, name, near.of(fed)).between(reached, now)))
     parts = [part for part in parts if len(part.records)]
     if not parts:
         return nothing(segment.schema)
@@ -135,23 +137,23 @@ def _results(segment: Segment, step: Step, end: int, near: _Near) -> LateResult:
         late=None if delta.late is None else delta.late[:end],
     )
     # With a progress of its own: `intake` counts the late records, and here they would be counted once more.
-    records = segment.known(name, replace(step, streams={name: part}, progress=type(step.progress)()))
-    return _computed(segment, name, near.of(records))
+    records = segment.known_records(name, replace(step, streams={name: part}, progress=type(step.progress)()))
+    return _compute(segment, name, near.of(records))
 
 
-def _computed(segment: Segment, name: str, records: pa.Table) -> LateResult:
+def _compute(segment: Segment, name: str, records: pa.Table) -> LateResult:
     if not len(records):
         return LateResult(segment.schema.empty_table(), np.zeros(0, dtype=np.int64))
     rows, hidden = segment.collect({name: records})
     return LateResult(rows, np.asarray(hidden).astype(np.int64))
 
 
-def _closed(result: LateResult) -> Delta:
+def _as_new_rows(result: LateResult) -> Delta:
     none = np.zeros(len(result.rows), dtype=np.int64)
     return Delta(records=result.rows, operations=none, complete=result.complete)
 
 
-def _corrected(before: LateResult, after: LateResult, keys: Sequence[int]) -> Delta:
+def _changes_between(before: LateResult, after: LateResult, keys: Sequence[int]) -> Delta:
     """Return how rows have changed: corrected and retracted ones in their order, then new ones."""
     both = pa.concat_tables([before.rows, after.rows])
     old, total = len(before.rows), len(both)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from odf_common.errors import InvalidQuery
 from odf_common.metadata.events import DatasetVocabulary, SqlQueryStep, TransformSql
 from odf_common.ports.engine import PlannedInput, QueryOutOfMemory, ResultsChanged
-from odf_engine_spark.analysis.columns import AsOf, InputColumns, checked, output
+from odf_engine_spark.analysis.columns import AsOf, InputColumns, check_system_columns, output
 from odf_engine_spark.analysis.decimal_places import check_decimals
 from odf_engine_spark.analysis.dialect import (
     check_moments,
@@ -33,7 +33,7 @@ from odf_engine_spark.plan.compiler import Compiler
 from odf_engine_spark.plan.late_corrections import check_late, keys_of
 from odf_engine_spark.plan.segments import Segment
 from odf_engine_spark.plan.stages import Stage
-from odf_engine_spark.plan.stateful_steps import cut
+from odf_engine_spark.plan.stateful_steps import add_stage
 from odf_engine_spark.spark.error_messages import FAULTS, no_table, query_fault
 from odf_engine_spark.spark.jvm import OPTIMIZER, Java, Spark, tree_of
 from odf_engine_spark.spark.logical_plans import EXPANDING_RECORDS_PER_BATCH, RECORDS_PER_BATCH, Plans
@@ -102,7 +102,7 @@ def steps_of(transform: TransformSql) -> tuple[SqlQueryStep, ...]:
     return steps
 
 
-def parsed(spark: Spark, sql: str) -> tuple[Java, Tree]:
+def parse_query(spark: Spark, sql: str) -> tuple[Java, Tree]:
     """Return a query's parsed plan; raises `InvalidQuery` with line and position, and for commands."""
     check_text(sql, spark.limits)
     try:
@@ -119,11 +119,11 @@ def prepare(
 ) -> PreparedTransform:
     """Check a transform against its inputs; raises `InvalidQuery` or `InvalidInput`."""
     _check_inputs(inputs)
-    spark = warm.isolated()
+    spark = warm.new_session()
     try:
         schemas = {input_.name: spark_schema_of(input_.schema) for input_ in inputs}
-        analysed = _analysed(spark, transform, schemas)
-        return _compiled(spark, analysed, inputs, vocab)
+        analysed = _analyse(spark, transform, schemas)
+        return _compile(spark, analysed, inputs, vocab)
     except FAULTS as error:
         raise query_fault(error) from error
 
@@ -152,14 +152,14 @@ def _check_inputs(inputs: Sequence[PlannedInput]) -> None:
             raise InvalidQuery(text=f"two inputs are called {name}: names in SQL are not case-sensitive")
 
 
-def _compiled(
+def _compile(
     spark: Spark, analysed: _AnalysedPlan, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
     tree = analysed.tree
     _check_repeatable(spark, analysed.plan)
     meanings = {input_.name.lower(): _meaning(input_) for input_ in inputs}
     node = shape_of(tree, meanings, analysed.as_of, emits_changes=analysed.emits_changes)
-    checked(node.flow)
+    check_system_columns(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
     _check_names([name for name, _ in columns], vocab)
     if analysed.late is not None:
@@ -169,10 +169,10 @@ def _compiled(
             )
         check_late(node)
     event_time = dict(columns)[vocab.event_time_column]
-    of_time, loss = node.flow.times.get(event_time), _loss(spark, analysed)
+    of_time, loss = node.flow.times.get(event_time), _find_decimal_loss(spark, analysed)
     schemas = tuple(input_.schema for input_ in inputs)
     query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
-    compiler = Compiler(Plans(spark, spark.feeding(), _records_per_batch(tree)), cut)
+    compiler = Compiler(Plans(spark, spark.arrow_session(), _records_per_batch(tree)), add_stage)
     plan = without_today(spark, analysed.plan, tree)
     last = compiler.last(node, plan, [column for _, column in columns], vocab.event_time_column)
     last = replace(last, late=analysed.late or 0)
@@ -207,7 +207,7 @@ def _check_repeatable(spark: Spark, plan: Java) -> None:
         )
 
 
-def _loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:
+def _find_decimal_loss(spark: Spark, analysed: _AnalysedPlan) -> InvalidQuery | None:
     return _error_of(lambda: check_decimals(spark, analysed.plan, analysed.tree))
 
 
@@ -226,7 +226,7 @@ def _error_of(check: Callable[[], None]) -> InvalidQuery | None:
     return None
 
 
-def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:
+def _analyse(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None
@@ -236,17 +236,17 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
     for name, schema in schemas.items():
         # Analysis needs columns only; records are bound to the compiled plan with each request.
         tables[name.lower()] = spark.frame(spark.relation(schema.empty_table()))
-        tables[name.lower()].createOrReplaceTempView(quoted(name))
+        tables[name.lower()].createOrReplaceTempView(quote_name(name))
     for step in steps_of(transform):
         with _in_step(step, transform):
             text = read_text(step.query, transform.temporal_tables or ())
             for view, table in text.tables.items():
                 if table.table.lower() not in tables:
                     raise InvalidQuery(text=f"AS OF {table.time}: {no_table(table.table)}")
-                tables[table.table.lower()].createOrReplaceTempView(quoted(view))
+                tables[table.table.lower()].createOrReplaceTempView(quote_name(view))
                 sizes[view] = sizes[table.table.lower()]
             as_of.update(text.tables)
-            plan, tree = parsed(spark, text.sql)
+            plan, tree = parse_query(spark, text.sql)
             size = check_size(tree, sizes, spark.limits)
             check_moments(text.sql)
             check_windows(tree)
@@ -259,7 +259,7 @@ def _analysed(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Sc
         if step.alias is None:
             return _AnalysedPlan(plan=analysed, tree=whole, as_of=as_of, late=late, emits_changes=has_changes)
         tables[step.alias.lower()], sizes[step.alias.lower()] = frame, size
-        frame.createOrReplaceTempView(quoted(step.alias))
+        frame.createOrReplaceTempView(quote_name(step.alias))
     raise AssertionError("the last step has no alias")
 
 
@@ -318,6 +318,6 @@ def _check_event_time(prepared: PreparedTransform, column: str) -> None:
         )
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name quoted with backticks."""
     return f"`{name.replace('`', '``')}`"

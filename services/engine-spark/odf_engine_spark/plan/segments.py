@@ -73,13 +73,13 @@ class Segment:
 
     def run(self, step: Step) -> Delta:
         """Return the new rows: those of each new record, or those that are complete now."""
-        return self._completed(step) if self.waits else self._by_record(step)
+        return self._complete_rows(step) if self.waits else self._by_record(step)
 
     def collect(self, records: Mapping[str, pa.Table]) -> tuple[pa.Table, pa.ChunkedArray]:
         """Return the rows over these records, and their hidden column."""
         spark = self.plans.spark
         if self.waits:
-            records = {name: _as_they_came(table) for name, table in records.items()}
+            records = {name: _in_order_of_arrival(table) for name, table in records.items()}
         try:
             table = spark.collect(spark.frame(self.plans.over(self.slot, records)))
         except FAULTS as error:
@@ -99,7 +99,7 @@ class Segment:
         parts = []
         for start, end in _chunks(operations, RECORDS_PER_RUN):
             if end > start:
-                parts.append(self.collect(_numbered(deltas, start, end)))
+                parts.append(self.collect(_number_records(deltas, start, end)))
                 step.progress.report("records", rows=end, total=len(operations))
         if not parts:
             return nothing(self.schema)
@@ -129,7 +129,7 @@ class Segment:
         """Return the streams of the plan in the order of the transform's inputs."""
         return [name for name in step.streams if name in self.flow.streams]
 
-    def _completed(self, step: Step) -> Delta:
+    def _complete_rows(self, step: Step) -> Delta:
         """Return the rows that became complete with this request, in the order in which they did."""
         fed, now = self.intake(step), step.watermarks.now
         if now is None or not any(len(table) for table in fed.values()) or not self._is_due(step.watermarks):
@@ -162,7 +162,7 @@ class Segment:
         """
         fed, now = {}, step.watermarks.latest
         for name in self.order(step):
-            records = self.known(name, step)
+            records = self.known_records(name, step)
             complete = np.asarray(records.column(COMPLETE))
             # With LATE, records are kept for that much longer; the maximum keeps NEVER from wrapping around.
             is_needed = self._is_needed(name, complete, max(now, NEVER + self.late) - self.late)
@@ -193,7 +193,7 @@ class Segment:
         """Return the name of a stream's records in the state."""
         return f"{self.name}/{stream}"
 
-    def known(self, stream: str, step: Step) -> pa.Table:
+    def known_records(self, stream: str, step: Step) -> pa.Table:
         """Return a stream's stored and new records in order of arrival, with hidden columns, without late ones."""
         new = drop_late(step.streams[stream], self.flow.late[stream], self.late, step.progress)
         old = step.old.get(self.place(stream))
@@ -225,7 +225,7 @@ def _with_until(records: pa.Table) -> pa.Table:
     return records.append_column(UNTIL, never).combine_chunks()
 
 
-def _as_they_came(table: pa.Table) -> pa.Table:
+def _in_order_of_arrival(table: pa.Table) -> pa.Table:
     if COMPLETE not in table.column_names:
         return table
     return table.append_column(ARRIVED, pa.array(np.arange(len(table), dtype=np.int64)))
@@ -242,7 +242,7 @@ def _chunks(operations: Numbers, size: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _numbered(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
+def _number_records(deltas: Mapping[str, Delta], start: int, end: int) -> dict[str, pa.Table]:
     """Return the records numbered `start` to `end` across all streams, with their numbers."""
     first, tables = 0, {}
     for name, delta in deltas.items():

@@ -15,14 +15,14 @@ import pyarrow.compute as pc
 from odf_common.errors import InvalidInput
 from odf_engine_spark.aggregates.functions import Aggregate
 from odf_engine_spark.operators.changes import Changes, InvalidChange, NothingToRetract
-from odf_engine_spark.operators.grouped import grouped
+from odf_engine_spark.operators.grouped import aggregate_groups
 from odf_engine_spark.operators.running import running
 from odf_engine_spark.operators.temporal_join import as_of
 from odf_engine_spark.operators.top_n import SortKey, top_n
 from odf_engine_spark.plan.delta import NEVER, Delta, nothing
 from odf_engine_spark.plan.segments import Segment, Step
 from odf_engine_spark.spark.logical_plans import COMPLETE, HIDDEN, ROW
-from odf_engine_spark.values.equality_codes import equality_codes, normalized
+from odf_engine_spark.values.equality_codes import equality_codes, normalize_keys
 from odf_engine_spark.values.operations import Numbers
 
 Fold = Callable[
@@ -52,7 +52,9 @@ class GroupBy:
 
     def run(self, step: Step) -> Delta:
         """Return the changelog of the groups."""
-        return _refolded(self, step, "groups", partial(grouped, keys=self.keys, aggregates=self.aggregates))
+        return _run_fold(
+            self, step, "groups", partial(aggregate_groups, keys=self.keys, aggregates=self.aggregates)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class TopN:
         fold = partial(
             top_n, partition=self.partition, order=self.order, limit=self.limit, outputs=self.outputs
         )
-        return _refolded(self, step, "places", fold)
+        return _run_fold(self, step, "places", fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,7 @@ class RunningAggregates:
         step.progress.report("running", total=len(delta.records))
         columns: dict[int, pa.ChunkedArray] = dict(enumerate(delta.records.columns[: self.outputs]))
         # Rows with equal codes are peers: in a RANGE frame they see each other, and have one value.
-        ties = [normalized(delta.records.column(index)) for index in self.peers]
+        ties = [normalize_keys(delta.records.column(index)) for index in self.peers]
         peers = pa.array(equality_codes(ties, len(delta.records)), pa.int64())
         for number, call in enumerate(self.calls):
             place = f"{self.stream}.{number}"
@@ -120,7 +122,7 @@ class RunningAggregates:
                     aggregates=call.aggregates,
                 )
             except ValueError as error:
-                raise _foreign(error) from error
+                raise _state_mismatch(error) from error
             typed = (values.column(index).cast(type_) for index, type_ in enumerate(call.types))
             columns.update(zip(call.places, typed, strict=True))
         ordered = [columns[index] for index in sorted(columns)]
@@ -202,7 +204,7 @@ class Session:
     def run(self, step: Step) -> Delta:
         """Return the sessions that have ended; keep the records of open ones."""
         (name,) = self.segment.flow.streams
-        records, now = self.segment.known(name, step), step.watermarks.latest
+        records, now = self.segment.known_records(name, step), step.watermarks.latest
         complete = np.asarray(records.column(COMPLETE))
         final = np.flatnonzero(complete <= now)
         start = self.segment.place(name)
@@ -242,7 +244,7 @@ class Session:
         step.progress.hold(len(records), -(-end // 1000), "a session")
 
 
-def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:
+def _run_fold(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta:
     """Return the changelog of what a stage shows; the new state has what it keeps."""
     delta = stage.segment.run(step)
     step.progress.report(what, total=len(delta.records))
@@ -250,18 +252,18 @@ def _refolded(stage: GroupBy | TopN, step: Step, what: str, fold: Fold) -> Delta
     try:
         out, step.new[stage.stream] = fold(changes, step.old.get(stage.stream))
     except NothingToRetract as error:
-        raise _unmatched(stage.segment, step, delta, error.row) from error
+        raise _retraction_error(stage.segment, step, delta, error.row) from error
     except ValueError as error:
-        raise _foreign(error) from error
+        raise _state_mismatch(error) from error
     never = np.zeros(len(out.records), dtype=np.int64)
     return Delta(records=out.records, operations=out.operations, complete=never)
 
 
-def _unmatched(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidInput:
+def _retraction_error(segment: Segment, step: Step, delta: Delta, row: int) -> InvalidInput:
     """Return the error for a change that takes back a record which its stream does not have."""
     record = None if delta.numbers is None else segment.record(step, int(delta.numbers[row]))
     if record is None:
-        return _foreign(ValueError("they lack a row that is retracted"))
+        return _state_mismatch(ValueError("they lack a row that is retracted"))
     stream, number = record
     return InvalidChange(
         text=f"{stream.describe(number)} takes back a record that was not there, so the input is not a "
@@ -273,5 +275,5 @@ def _microseconds(table: pa.Table, column: int) -> Numbers:
     return np.asarray(table.column(column).fill_null(NEVER)).astype(np.int64)
 
 
-def _foreign(error: ValueError) -> InvalidInput:
+def _state_mismatch(error: ValueError) -> InvalidInput:
     return InvalidInput(text=f"the checkpoint's groups do not match the query's: {error}")

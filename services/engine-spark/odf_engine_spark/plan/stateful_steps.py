@@ -32,24 +32,24 @@ from odf_engine_spark.spark.jvm import Java
 from odf_engine_spark.spark.logical_plans import COMPLETE, RECORDS, ROW, WAITING, PlanPart, items
 
 
-def cut(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
+def add_stage(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
     """Add a stage for the node; return a leaf for its output."""
     assert node.stream is not None
     match node.cut:
         case "grouped":
-            return _grouped(compiler, node, plan, hidden)
+            return _add_group_by(compiler, node, plan, hidden)
         case "ranked":
-            _ranked(compiler, node, plan)
+            _add_top_n(compiler, node, plan)
         case "running":
-            _running(compiler, node, plan)
+            _add_running(compiler, node, plan)
         case "session":
-            _session(compiler, node, plan)
+            _add_session(compiler, node, plan)
         case _:
-            _as_of(compiler, node, plan)
+            _add_as_of(compiler, node, plan)
     return compiler.plans.leaf(node.stream, items(plan.output()), hidden)
 
 
-def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[PlanPart, Flow]:
+def _input_of(compiler: Compiler, child: Node, plan: Java) -> tuple[PlanPart, Flow]:
     """Return the input of a fold: changes in order of arrival, or final rows if that order is undefined."""
     waits = child.flow.waits or len(child.flow.streams) > 1
     if waits and child.flow.is_retractable:
@@ -58,9 +58,9 @@ def _below(compiler: Compiler, child: Node, plan: Java) -> tuple[PlanPart, Flow]
     return part, replace(child.flow, waits=waits)
 
 
-def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
+def _add_group_by(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) -> PlanPart:
     plans, (below,) = compiler.plans, items(plan.children())
-    part, flow = _below(compiler, node.children[0], below)
+    part, flow = _input_of(compiler, node.children[0], below)
     keys, columns = grouping_of(node, plan)
     calls = unique(call for column in columns for call in aggregate_calls(column))
     values = [*keys, *(_argument(compiler, call) for call in calls)]
@@ -72,7 +72,7 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     compiler.stages.append(
         GroupBy(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, aliases),
+            segment=_segment_for(compiler, node.stream, flow, part, aliases),
             keys=len(keys),
             aggregates=tuple(
                 aggregate_of(call, output.type)
@@ -86,13 +86,13 @@ def _grouped(compiler: Compiler, node: Node, plan: Java, hidden: Sequence[str]) 
     leaf = plans.leaf(node.stream, attributes, hidden)
     results_of = list(zip([*keys, *calls], attributes, strict=True))
 
-    def replaced(expression: Java) -> Java | None:
+    def replace_call(expression: Java) -> Java | None:
         return next((own for value, own in results_of if expression.semanticEquals(value)), None)
 
     # A column may combine several calls: the stage computes the calls, and Spark what is around them.
     final = []
     for column in columns:
-        value = plans.rebuilt(column.child() if is_alias(column) else column, replaced)
+        value = plans.rebuild(column.child() if is_alias(column) else column, replace_call)
         final.append(plans.alias(value, column.name(), like=column))
     return PlanPart(plans.project([*final, *compiler.hidden(leaf)], leaf.plan), leaf.hidden)
 
@@ -104,7 +104,7 @@ def _argument(compiler: Compiler, call: Java) -> Java:
     return call.aggregateFunction().children().apply(0)
 
 
-def _fed(
+def _segment_for(
     compiler: Compiler,
     stream: str,
     flow: Flow,
@@ -122,15 +122,13 @@ def _fed(
     return compiler.segment(f"{stream}<", flow, part, own)
 
 
-def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
+def _add_top_n(compiler: Compiler, node: Node, plan: Java) -> None:
     plans, (below,) = compiler.plans, items(plan.children())
-    part, flow = _below(compiler, node.children[0], below)
+    part, flow = _input_of(compiler, node.children[0], below)
     system = node.children[0].flow.system
     columns = items(below.output())
     # A retraction has another offset and system time than the record that it removes; without them both are equal.
-    shown = [
-        plans.filled_with_nulls(column) if column.exprId().id() in system else column for column in columns
-    ]
+    shown = [plans.null_of(column) if column.exprId().id() in system else column for column in columns]
     partition = items(plan.partitionSpec())
     orders = [order.child() for order in items(plan.orderSpec())]
     aliases = [plans.alias(v, f"c{index}") for index, v in enumerate((*shown, *partition, *orders))]
@@ -140,7 +138,7 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
     compiler.stages.append(
         TopN(
             stream=node.stream,
-            segment=_fed(compiler, node.stream, flow, part, aliases),
+            segment=_segment_for(compiler, node.stream, flow, part, aliases),
             outputs=len(shown),
             partition=tuple(range(len(shown), first)),
             order=tuple(
@@ -152,7 +150,7 @@ def _ranked(compiler: Compiler, node: Node, plan: Java) -> None:
     )
 
 
-def _running(compiler: Compiler, node: Node, plan: Java) -> None:
+def _add_running(compiler: Compiler, node: Node, plan: Java) -> None:
     plans, (below,) = compiler.plans, items(plan.children())
     part = compiler.part(node.children[0], below, WAITING)
     order = [key.child() for key in items(plan.orderSpec())]
@@ -177,7 +175,9 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     compiler.stages.append(
         RunningAggregates(
             stream=node.stream,
-            segment=replace(_fed(compiler, node.stream, flow, part, aliases, is_ordered=True), holder="OVER"),
+            segment=replace(
+                _segment_for(compiler, node.stream, flow, part, aliases, is_ordered=True), holder="OVER"
+            ),
             outputs=len(columns),
             keys=tuple(range(len(columns), len(columns) + len(keys))),
             peers=tuple(range(first - len(order), first)),
@@ -188,7 +188,7 @@ def _running(compiler: Compiler, node: Node, plan: Java) -> None:
     )
 
 
-def _session(compiler: Compiler, node: Node, plan: Java) -> None:
+def _add_session(compiler: Compiler, node: Node, plan: Java) -> None:
     plans, (below,) = compiler.plans, items(plan.children())
     part = compiler.part(node.children[0], below, RECORDS)
     keys, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
@@ -196,7 +196,7 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
     assert node.stream is not None
     columns = in_order_of_rows(plans, columns, plans.column(part.plan, part.hidden[ROW]))
     name, members = plans.fresh("__odf_key"), plans.fresh("__odf_members")
-    collected = plans.collected(plans.column(part.plan, part.hidden[ROW]))
+    collected = plans.collect_list(plans.column(part.plan, part.hidden[ROW]))
     aggregate = plans.aggregate(
         keys, [*columns, plans.alias(collected, members), plans.alias(keys[node.key], name)], part.plan
     )
@@ -213,7 +213,7 @@ def _session(compiler: Compiler, node: Node, plan: Java) -> None:
     compiler.stages.append(Session(stream=node.stream, segment=segment, gap=node.behind))
 
 
-def _as_of(compiler: Compiler, node: Node, plan: Java) -> None:
+def _add_as_of(compiler: Compiler, node: Node, plan: Java) -> None:
     assert node.condition is not None
     assert node.stream is not None
     children = zip(node.children, items(plan.children()), strict=True)

@@ -28,13 +28,13 @@ from odf_common.proto.engine import engine_pb2, engine_pb2_grpc
 from odf_engine_spark.analysis.dialect import check_hints, check_steps, read_text
 from odf_engine_spark.analysis.final_inputs import retraction_refusal
 from odf_engine_spark.analysis.sandbox import tables
-from odf_engine_spark.plan.prepared import parsed, require_same_results, steps_of
+from odf_engine_spark.plan.prepared import parse_query, require_same_results, steps_of
 from odf_engine_spark.server.identity import identity_of
 from odf_engine_spark.server.messages import (
     invalid_transform,
     ipc_chunks,
-    migrated,
     migration_of,
+    migration_response,
     progress,
     schema_of,
     set_transform_of,
@@ -130,7 +130,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
     ) -> engine_pb2.ValidateQueryResponse:
         """Check a query without running it; raises `InvalidQuery`."""
         return self._questions.result(
-            context, lambda progress: self._memory.run(lambda: self._validated(request), progress)
+            context, lambda progress: self._memory.run(lambda: self._validate(request), progress)
         )
 
     def MigrateQuery(
@@ -140,7 +140,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         migration = migration_of(request)
         self._identity.require(migration.new.transform)
         number = self._identity.number_of(migration.old.transform)
-        return migrated(
+        return migration_response(
             self._queries.result(
                 context,
                 lambda progress: self._memory.run(
@@ -167,7 +167,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             for chunk in ipc_chunks(report.done.result(), CHUNK_BYTES):
                 yield engine_pb2.ArrowChunk(ipc=chunk)
 
-    def _validated(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
+    def _validate(self, request: engine_pb2.ValidateQueryRequest) -> engine_pb2.ValidateQueryResponse:
         if request.sql:
             return engine_pb2.ValidateQueryResponse(tables=tables_in(self._spark, request.sql))
         event = set_transform_of(request.set_transform)
@@ -181,7 +181,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
         if not request.inputs:
             return engine_pb2.ValidateQueryResponse(tables=read, engine_version=self._identity.version)
-        inputs, vocab = _planned(request.inputs), vocabulary_of(request.output_vocab)
+        inputs, vocab = _read_inputs(request.inputs), vocabulary_of(request.output_vocab)
         prepared = self._transforms.prepare(event.transform, inputs, vocab)
         retracting = {input_.name: input_.why_retracted for input_ in request.inputs if input_.why_retracted}
         require_same_results(prepared, event.transform, self._identity.number_of(event.transform))
@@ -207,7 +207,7 @@ class EngineServicer(engine_pb2_grpc.EngineServicer):
         )
 
 
-def _planned(inputs: Iterable[engine_pb2.ValidateQueryInput]) -> tuple[PlannedInput, ...]:
+def _read_inputs(inputs: Iterable[engine_pb2.ValidateQueryInput]) -> tuple[PlannedInput, ...]:
     return tuple(
         PlannedInput(name=input_.name, schema=schema_of(input_.schema), vocab=vocabulary_of(input_.vocab))
         for input_ in inputs
@@ -222,7 +222,7 @@ def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
     check_steps([step.query for step in steps], spark.limits)
     for step in steps:
         text = read_text(step.query, transform.temporal_tables or ())
-        for name in tables(parsed(spark, text.sql)[1]):
+        for name in tables(parse_query(spark, text.sql)[1]):
             as_of = text.tables.get(name.lower())
             read[as_of.table if as_of else name] = None
     return tuple(name for name in read if name.lower() not in own)
@@ -230,7 +230,7 @@ def _tables_read(spark: Spark, transform: TransformSql) -> tuple[str, ...]:
 
 def _check_hints(spark: Spark, transform: TransformSql) -> None:
     for step in steps_of(transform):
-        check_hints(parsed(spark, read_text(step.query, ()).sql)[1])
+        check_hints(parse_query(spark, read_text(step.query, ()).sql)[1])
 
 
 def register(
@@ -275,10 +275,10 @@ def _response(
     except InvalidQuery as error:
         return invalid(error)
     except (OdfError, RuntimeError, ValueError, ArithmeticError, OSError, pa.ArrowException) as error:
-        return failed(str(error), _noted(what, error, reports))
+        return failed(str(error), _log_failure(what, error, reports))
 
 
-def _noted(what: str, error: Exception, reports: Progress) -> str:
+def _log_failure(what: str, error: Exception, reports: Progress) -> str:
     if reports.is_cancelled:
         return ""  # no caller reads it
     log.error("request failed", what=what, exc_info=error)

@@ -131,7 +131,7 @@ def migration_of(request: engine_pb2.MigrateQueryRequest) -> MigrateRequest:
     )
 
 
-def migrated(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
+def migration_response(done: TransformResponseSuccess) -> engine_pb2.MigrateQueryResponse:
     """Return the response to a migration."""
     interval, watermark = done.new_offset_interval, done.new_watermark
     return engine_pb2.MigrateQueryResponse(

@@ -144,7 +144,7 @@ class Requests:
         try:
             progress.report("begun")
             log.debug("request begins", request=name)
-            with self._heap.watching(name, self._watched(name, progress)):
+            with self._heap.watching(name, self._watched_request(name, progress)):
                 return work(progress)
         except Exception as error:
             if progress.is_cancelled:
@@ -155,7 +155,7 @@ class Requests:
                 del self._callers[name]
             log.debug("request ends", request=name)
 
-    def _watched(self, name: str, progress: Progress) -> Watched:
+    def _watched_request(self, name: str, progress: Progress) -> Watched:
         def end() -> None:
             progress.lacks_memory = True
             self._end(name, grace=0)

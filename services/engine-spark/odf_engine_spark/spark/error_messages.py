@@ -57,9 +57,9 @@ def query_fault(error: Exception) -> InvalidQuery:
 
     Raises `StorageUnavailable` if the disk is full.
     """
-    if isinstance(error, RecursionError) or _overflowed(error):
+    if isinstance(error, RecursionError) or _is_stack_overflow(error):
         return InvalidQuery(text=TOO_DEEP)
-    state, text = _said(error)
+    state, text = _state_and_message(error)
     # Other errors quote what users have written, which may look like one of these.
     if state is None or state.startswith(_RESOURCE_STATES):
         fault = _resource_fault(f"{text}\n{error}" if isinstance(error, Py4JJavaError) else text)
@@ -119,13 +119,13 @@ def _resource_fault(text: str) -> InvalidQuery | None:
     return InvalidQuery(text=TOO_MANY_ROWS) if _NO_ROOM.search(text) else None
 
 
-def _overflowed(error: Exception) -> bool:
+def _is_stack_overflow(error: Exception) -> bool:
     return (
         isinstance(error, Py4JJavaError) and "StackOverflowError" in error.java_exception.getClass().getName()
     )
 
 
-def _said(error: Exception) -> tuple[str | None, str]:
+def _state_and_message(error: Exception) -> tuple[str | None, str]:
     """Return the SQL state, None if Spark gives none, and the message."""
     if isinstance(error, PySparkException):
         return error.getSqlState(), str(error)

@@ -75,9 +75,9 @@ class HeapWatch:
     def _look(self) -> None:
         if not self._is_full():
             return
-        before = self._allocated()
+        before = self._read_allocated_bytes()
         time.sleep(MEASURE_SECONDS)
-        after = self._allocated()
+        after = self._read_allocated_bytes()
         growth = {
             name: sum(size - before[name].get(thread, size) for thread, size in threads.items())
             for name, threads in after.items()
@@ -103,7 +103,7 @@ class HeapWatch:
             self._spark.method("java.lang.Runtime.getRuntime")().maxMemory()
         )
 
-    def _allocated(self) -> Mapping[str, Mapping[int, int]]:
+    def _read_allocated_bytes(self) -> Mapping[str, Mapping[int, int]]:
         """Return the bytes that each thread of each request has allocated since it started."""
         with self._guard:
             requests = dict(self._requests)

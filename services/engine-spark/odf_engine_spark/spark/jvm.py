@@ -42,7 +42,7 @@ class Spark:
     session: SparkSession
     limits: QueryLimits = field(default_factory=QueryLimits)
 
-    def isolated(self) -> "Spark":
+    def new_session(self) -> "Spark":
         """Return a new isolated session on the same JVM."""
         return replace(self, session=self.session.newSession())
 
@@ -121,7 +121,7 @@ class Spark:
         """Return the plan, analysed and ready to run; raises Spark's `AnalysisException`."""
         return self.method("org.apache.spark.sql.classic.Dataset.ofRows")(self.java, plan)
 
-    def feeding(self) -> "Spark":
+    def arrow_session(self) -> "Spark":
         """Return a new session whose relations stay in Arrow format until a task reads them, however small they are."""
         session = self.session.newSession()
         session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "0b")

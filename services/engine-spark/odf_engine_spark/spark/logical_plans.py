@@ -128,14 +128,14 @@ class Plans:
         """Return window functions over another plan, with ties broken for functions that depend on the rows' order."""
         seq = self.spark.seq
         specs = plan.orderSpec()
-        columns = [self._untied(column, ties, tied) for column in items(plan.windowExpressions())]
+        columns = [self._break_ties(column, ties, tied) for column in items(plan.windowExpressions())]
         if any(column[1] for column in columns):
             specs = seq([*items(specs), *ties])
         return self._logical.Window(
             seq([column for column, _ in columns]), plan.partitionSpec(), specs, below, self._none
         )
 
-    def _untied(self, column: Java, ties: Sequence[Java], tied: Sequence[str]) -> tuple[Java, bool]:
+    def _break_ties(self, column: Java, ties: Sequence[Java], tied: Sequence[str]) -> tuple[Java, bool]:
         """Return a window function with an order that has no ties, and whether that was necessary."""
         call = column.child()
         function, spec = call.windowFunction(), call.windowSpec()
@@ -159,15 +159,15 @@ class Plans:
         aggregate = self._aggregates.AggregateExpression
         return aggregate(call.aggregateFunction(), call.mode(), call.isDistinct(), option, call.resultId())
 
-    def collected(self, column: Java) -> Java:
+    def collect_list(self, column: Java) -> Java:
         """Return an aggregate that collects a column's values into a list."""
         return self._aggregates.CollectList(column).toAggregateExpression()
 
-    def filled_with_nulls(self, column: Java) -> Java:
+    def null_of(self, column: Java) -> Java:
         """Return a null of the column's type."""
         return self._expressions.Literal(None, column.dataType())
 
-    def ordered(self, orders: Sequence[Java], below: Java) -> Java:
+    def sort(self, orders: Sequence[Java], below: Java) -> Java:
         """Return the rows in a total order."""
         return self._logical.Sort(self.spark.seq(orders), True, below, self._none)  # noqa: FBT003 - Scala's
 
@@ -181,7 +181,7 @@ class Plans:
         expression = self.spark.method("org.apache.spark.sql.functions.expr")(text)
         return self.spark.frame(below).withColumn(name, expression).queryExecution().analyzed()
 
-    def filtered(self, below: Java, text: str) -> Java:
+    def where(self, below: Java, text: str) -> Java:
         """Return the rows of a plan for which a condition on hidden columns holds."""
         return self.spark.frame(below).filter(text).queryExecution().analyzed()
 
@@ -194,16 +194,16 @@ class Plans:
                 return attribute
         raise AssertionError(f"the plan has the hidden column {name}")
 
-    def rebuilt(self, expression: Java, replaced: Callable[[Java], Java | None]) -> Java:
+    def rebuild(self, expression: Java, replacement: Callable[[Java], Java | None]) -> Java:
         """Return an expression with some of its parts replaced, outermost first."""
-        other = replaced(expression)
+        other = replacement(expression)
         if other is not None:
             return other
         children = items(expression.children())
         if not children:
             return expression
         return expression.withNewChildren(
-            self.spark.seq([self.rebuilt(child, replaced) for child in children])
+            self.spark.seq([self.rebuild(child, replacement) for child in children])
         )
 
     def schema(self, plan: Java) -> pa.Schema:
@@ -221,17 +221,17 @@ class Plans:
 
     def over(self, slot: Slot, records: Mapping[str, pa.Table]) -> Java:
         """Return the plan with its leaves bound to the records of its streams."""
-        return self._filled(slot, {name: self._rows(table) for name, table in records.items()})
+        return self._bind_leaves(slot, {name: self._rows(table) for name, table in records.items()})
 
     def _rows(self, records: pa.Table) -> Java:
         """Return records as an RDD of one partition: otherwise each batch would become one."""
         return self.feeding.relation(records.combine_chunks(), self.batch).rdd().toJavaRDD().coalesce(1).rdd()
 
-    def _filled(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
+    def _bind_leaves(self, slot: Slot, leaves: Mapping[str, Java]) -> Java:
         if slot.stream is not None:
             return self._leaf(slot.columns, leaves[slot.stream])
         return slot.node.withNewChildren(
-            self.spark.seq([self._filled(child, leaves) for child in slot.children])
+            self.spark.seq([self._bind_leaves(child, leaves) for child in slot.children])
         )
 
     def _leaf(self, columns: Java, records: Java) -> Java:

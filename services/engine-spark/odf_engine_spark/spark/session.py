@@ -167,7 +167,7 @@ def _warm(spark: Spark) -> None:
             "v": [number / 3 for number in range(64)],
         }
     )
-    isolated = spark.isolated()
+    isolated = spark.new_session()
     isolated.frame(isolated.relation(records)).createOrReplaceTempView("t")
     for sql in _WARM_UP:
         isolated.collect(isolated.frame(isolated.parse(sql)))

@@ -80,12 +80,12 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
     batches.persist(spark.classes("org.apache.spark.api.java").StorageLevels.DISK_ONLY)
     folder, number = Path(str(spark.session.sparkContext.getConf().get(LOCAL_FOLDER))), batches.id()
 
-    def stored() -> list[Path]:
+    def stored_files() -> list[Path]:
         files = folder.glob(f"blockmgr-*/*/rdd_{number}_*")
         return sorted(files, key=lambda file: int(file.name.rpartition("_")[2]))
 
     def excess() -> InvalidQuery | None:
-        return _too_large(limits) if sum(map(_size_of, stored())) > limits.result_bytes else None
+        return _too_large(limits) if sum(map(_size_of, stored_files())) > limits.result_bytes else None
 
     disk_limit = _disk_limit(folder, limits)
     try:
@@ -93,7 +93,7 @@ def run_into_files(spark: Spark, frame: Java, stop: Callable[[], object]) -> Sto
             batches.count()
         if fault := excess():  # it may have ended between two looks
             raise fault
-        result = StoredResult(schema, tuple(file.open("rb") for file in stored()))
+        result = StoredResult(schema, tuple(file.open("rb") for file in stored_files()))
         if sum(batch.num_rows for batch in result.batches()) > limits.result_rows:
             with result:
                 raise _too_many_rows(limits)

@@ -110,21 +110,21 @@ class _Guard:
         return plan.makeCopy(self._spark.objects(parts))
 
     def _is_concerned(self, expression: Java) -> bool:
-        return self._guarded(expression) is not None or any(
+        return self._guard_cast(expression) is not None or any(
             self._is_concerned(child) for child in items(expression.children())
         )
 
     def _part(self, part: Java) -> Java:
         """Return an argument of a node, with its expressions replaced."""
         if self._spark.is_a(part, _EXPRESSION):
-            return self._plans.rebuilt(part, self._guarded)
+            return self._plans.rebuild(part, self._guard_cast)
         if self._spark.is_a(part, _SEQUENCE):
             return self._spark.seq([self._part(item) for item in items(part)])
         if self._spark.is_a(part, _OPTION):
             return self._spark.method("scala.Option.apply")(self._part(part.get()))
         return part
 
-    def _guarded(self, expression: Java) -> Java | None:
+    def _guard_cast(self, expression: Java) -> Java | None:
         """Return a conversion of a string into a TIMESTAMP with its string replaced; None for other expressions."""
         if expression.getClass().getSimpleName() not in ("Cast", "ParseToTimestamp"):
             return None
@@ -132,7 +132,7 @@ class _Guard:
         types = text.dataType().typeName(), expression.dataType().typeName()
         if formats or types != ("string", "timestamp"):
             return None
-        string = self._plans.rebuilt(text, self._guarded)
+        string = self._plans.rebuild(text, self._guard_cast)
         literal = self._spark.singleton(f"{EXPRESSIONS}.Literal").apply
         named = self._expressions.Concat(self._spark.seq([literal(_NAMED), string]))
         is_without = self._expressions.RLike(string, literal(_WITHOUT_DATE))

@@ -27,7 +27,7 @@ from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.row_wise import check_row_wise, check_row_wise_text
 from odf_engine_spark.analysis.sandbox import check_query
 from odf_engine_spark.analysis.sandbox import tables as tables_of
-from odf_engine_spark.plan.prepared import parsed, quoted, steps_of
+from odf_engine_spark.plan.prepared import parse_query, quote_name, steps_of
 from odf_engine_spark.spark.error_messages import FAULTS, query_fault
 from odf_engine_spark.spark.jvm import Java, Spark, tree_of
 from odf_engine_spark.spark.progress import Progress, ms_since
@@ -51,7 +51,7 @@ def run_raw(warm: Spark, request: RawQueryRequest) -> RawQueryResponseSuccess:
     files = [Path(file) for file in request.input_data_paths]
     schema = spark_schema_of(slice_schema(files[0]))
     batch = pa.concat_tables([in_spark(read_slice(file), schema) for file in files])
-    spark = warm.isolated()
+    spark = warm.new_session()
     try:
         plan, tree = _preprocessing(spark, request.transform, batch)
         result = spark.collect(spark.frame(without_today(spark, plan, tree)))
@@ -68,7 +68,7 @@ def run_query(
     warm: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress | None = None
 ) -> pa.RecordBatchReader:
     """Return the result of an ad-hoc query; without ORDER BY, sorted by offset if the result has that column."""
-    spark, begun, progress = warm.isolated(), time.monotonic(), progress or Progress()
+    spark, begun, progress = warm.new_session(), time.monotonic(), progress or Progress()
     # From the analysis on: Spark evaluates constants there.
     with ended_on(time_limit(spark.limits), progress.stop):
         result = _result(spark, sql, tables, progress)
@@ -79,11 +79,11 @@ def run_query(
 
 def tables_in(warm: Spark, sql: str) -> tuple[str, ...]:
     """Return the tables that an ad-hoc query reads; raises `InvalidQuery` with line and position."""
-    return tables_of(parsed(warm, sql)[1])
+    return tables_of(parse_query(warm, sql)[1])
 
 
 def _result(spark: Spark, sql: str, tables: Sequence[QueryTable], progress: Progress) -> StoredResult:
-    plan, written = parsed(spark, sql)
+    plan, written = parse_query(spark, sql)
     names = {table.name.lower() for table in tables}
     for name in tables_of(written):
         if name.lower() not in names:
@@ -118,9 +118,9 @@ def check_preprocess(warm: Spark, transform: TransformSql, schema: pa.Schema | N
 
     Without the source's columns, the query is not analysed: its text decides.
     """
-    spark = warm.isolated()
+    spark = warm.new_session()
     for step in steps_of(transform):
-        check_row_wise_text(parsed(spark, step.query)[1], is_analysed_later=schema is not None)
+        check_row_wise_text(parse_query(spark, step.query)[1], is_analysed_later=schema is not None)
         check_moments(step.query)
     if schema is None:
         return
@@ -143,10 +143,10 @@ def _preprocessing(spark: Spark, transform: TransformSql, batch: pa.Table) -> tu
     *named, last = steps
     for step in named:
         alias = str(step.alias)
-        plan, written = parsed(spark, step.query)
+        plan, written = parse_query(spark, step.query)
         sizes[alias.lower()] = check_size(written, sizes, spark.limits)
-        spark.frame(plan).createOrReplaceTempView(quoted(alias))
-    plan, written = parsed(spark, last.query)
+        spark.frame(plan).createOrReplaceTempView(quote_name(alias))
+    plan, written = parse_query(spark, last.query)
     check_size(written, sizes, spark.limits)
     frame, tree = _checked_frame(spark, plan)
     return frame.queryExecution().analyzed(), tree
@@ -169,13 +169,13 @@ def _view(spark: Spark, table: QueryTable, scratch: Path) -> None:
         schema = _plain_integers(inside, integers)
         parts = [in_spark(read_slice(file), schema) for file in files]
         records = pa.concat_tables([schema.empty_table(), *parts])
-        spark.frame(spark.relation(records)).createOrReplaceTempView(quoted(table.name))
+        spark.frame(spark.relation(records)).createOrReplaceTempView(quote_name(table.name))
         return
     if not all(_is_scanned(column.type) for column in table.schema):
         files = _rewritten(files, inside, scratch)
     reader = spark.session.read.schema(from_arrow_schema(inside))
     frame = reader.parquet(*(str(file) for file in files))
-    _cast_integers(frame, integers).createOrReplaceTempView(quoted(table.name))
+    _cast_integers(frame, integers).createOrReplaceTempView(quote_name(table.name))
 
 
 def _is_scanned(type_: pa.DataType) -> bool:
@@ -216,7 +216,7 @@ def _highest(footer: pq.FileMetaData, name: str) -> int:
 
 def _cast_integers(frame: DataFrame, integers: frozenset[str]) -> DataFrame:
     columns = [
-        frame[quoted(name)].cast("bigint").alias(name) if name in integers else frame[quoted(name)]
+        frame[quote_name(name)].cast("bigint").alias(name) if name in integers else frame[quote_name(name)]
         for name in frame.columns
     ]
     return frame.select(*columns)

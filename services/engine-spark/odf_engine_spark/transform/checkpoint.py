@@ -48,11 +48,11 @@ def write_state(state: State, file: Path) -> None:
             pa.array([_INPUT] * len(inputs) + [_TABLE] * len(tables), pa.string()),
             pa.array(inputs + tables, pa.string()),
             pa.array([state.inputs[name] for name in inputs] + [None] * len(tables), pa.int64()),
-            pa.array([None] * len(inputs) + [_packed(state.tables[name]) for name in tables], pa.binary()),
+            pa.array([None] * len(inputs) + [_to_ipc(state.tables[name]) for name in tables], pa.binary()),
         ],
         schema=schema,
     )
-    file.write_bytes(_packed(rows))
+    file.write_bytes(_to_ipc(rows))
 
 
 def read_state(file: Path | None) -> State:
@@ -61,7 +61,7 @@ def read_state(file: Path | None) -> State:
         return State()
     try:
         with waiting_helps():
-            return _state(_unpacked(file.read_bytes()))
+            return _state(_from_ipc(file.read_bytes()))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidInput(text=f"not a checkpoint of this engine: {error}", where=file.name) from error
 
@@ -75,7 +75,7 @@ def _state(table: pa.Table) -> State:
         raise ValueError("unknown columns")
     rows = table.to_pylist()
     inputs = {row["name"]: row["watermark"] for row in rows if row["kind"] == _INPUT}
-    tables = {row["name"]: _unpacked(row["records"] or b"") for row in rows if row["kind"] == _TABLE}
+    tables = {row["name"]: _from_ipc(row["records"] or b"") for row in rows if row["kind"] == _TABLE}
     if len(inputs) + len(tables) != len(rows):
         raise ValueError("an input or a table occurs twice")
     watermark = metadata.get(b"watermark", b"")
@@ -84,14 +84,14 @@ def _state(table: pa.Table) -> State:
     return State(watermark=int(watermark) if watermark else None, inputs=inputs, tables=tables)
 
 
-def _packed(table: pa.Table) -> bytes:
+def _to_ipc(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table.combine_chunks())
     return bytes(sink.getvalue().to_pybytes())
 
 
-def _unpacked(raw: bytes) -> pa.Table:
+def _from_ipc(raw: bytes) -> pa.Table:
     with pa.ipc.open_stream(pa.BufferReader(raw)) as stream:
         table = stream.read_all()
     table.validate(full=True)

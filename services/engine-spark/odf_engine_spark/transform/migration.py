@@ -16,7 +16,7 @@ from odf_common.metadata.engine_messages import TransformResponseSuccess
 from odf_common.metadata.events import SetTransform
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.engine import MigrateRequest, PlannedInput
-from odf_engine_spark.analysis.emission_fingerprint import renamed
+from odf_engine_spark.analysis.emission_fingerprint import rename_inputs
 from odf_engine_spark.analysis.semantic_changes import kinds_since
 from odf_engine_spark.analysis.times import FOREVER
 from odf_engine_spark.plan.prepared import PreparedTransform
@@ -37,13 +37,13 @@ def migrate(transforms: Transforms, request: MigrateRequest, number: int) -> Tra
     names = {
         before[reference]: name for name, reference in _references(request.new).items() if reference in before
     }
-    old, new = _prepare_replaced(transforms, request), _prepared(transforms, request, request.new)
+    old, new = _prepare_replaced(transforms, request), _prepare(transforms, request, request.new)
     lowered = {one.lower(): other.lower() for one, other in names.items()}
     check_carried(old, new, lowered)
     _check_repeated(old, number)
     state = read_state(None if request.prev_checkpoint_path is None else Path(request.prev_checkpoint_path))
     inputs = {name: state.inputs[other] for other, name in names.items() if other in state.inputs}
-    tables = _renamed(state.tables, lowered)
+    tables = _rename_tables(state.tables, lowered)
     write_state(
         State(watermark=state.watermark, inputs=inputs, tables=tables), Path(request.new_checkpoint_path)
     )
@@ -63,24 +63,24 @@ def check_carried(old: PreparedTransform, new: PreparedTransform, names: Mapping
     if len(old.stages) != len(new.stages) or not all(
         _same_stage(one, other, names) for one, other in zip(old.stages, new.stages, strict=True)
     ):
-        raise _lost("GROUP BY, row_number(), running OVER and AS OF cannot be changed")
+        raise _state_loss("GROUP BY, row_number(), running OVER and AS OF cannot be changed")
     if (old.last.flow.is_retractable or old.last.late) and not _same_segment(old.last, new.last, names):
-        raise _lost(
+        raise _state_loss(
             "GROUP BY, row_number() and LATE cannot be changed, since rows already emitted may be retracted later"
         )
     if new.last.waits and not old.last.waits:
-        raise _lost("the new query needs records that the old one did not keep")
+        raise _state_loss("the new query needs records that the old one did not keep")
     if old.last.waits and not new.last.waits:
-        raise _lost("records wait in windows or joins that the new query does not have")
+        raise _state_loss("records wait in windows or joins that the new query does not have")
     if new.last.late > old.last.late:
-        raise _lost("the new bound in LATE needs records that the old query has dropped")
-    if renamed(old.fingerprint, names) != new.fingerprint:
-        raise _lost(
+        raise _state_loss("the new bound in LATE needs records that the old query has dropped")
+    if rename_inputs(old.fingerprint, names) != new.fingerprint:
+        raise _state_loss(
             "windows, joins, time bounds and inputs, and all that a LEFT, RIGHT, FULL, SEMI or ANTI join compares, "
             "have to stay the same, or rows would be emitted twice or never"
         )
     if _lag(new) > _lag(old):
-        raise _lost(_EARLIER)
+        raise _state_loss(_EARLIER)
 
 
 def _check_repeated(old: PreparedTransform, number: int) -> None:
@@ -119,7 +119,7 @@ def _same_segment(old: Segment, new: Segment, names: Mapping[str, str]) -> bool:
     return bool(is_same) and leaves == new.slot.leaves() and old.schema == new.schema
 
 
-def _renamed(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[str, pa.Table]:
+def _rename_tables(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[str, pa.Table]:
     """Return the state's tables, with those of inputs under the inputs' new names."""
     renamed = {}
     for place, table in tables.items():
@@ -128,7 +128,7 @@ def _renamed(tables: Mapping[str, pa.Table], names: Mapping[str, str]) -> dict[s
     return renamed
 
 
-def _lost(why: str) -> InvalidQuery:
+def _state_loss(why: str) -> InvalidQuery:
     return InvalidQuery(
         text=f"the query keeps records between transactions, and they cannot be migrated to the new query: {why}; "
         "create a new dataset with the new query instead"
@@ -138,13 +138,13 @@ def _lost(why: str) -> InvalidQuery:
 def _prepare_replaced(transforms: Transforms, request: MigrateRequest) -> PreparedTransform:
     """Return the old query; raises `InvalidQuery` if it is refused now, so that nothing is known about its state."""
     try:
-        return _prepared(transforms, request, request.old)
+        return _prepare(transforms, request, request.old)
     except InvalidQuery as error:
         text = f"the query that is replaced is refused now, so its state cannot be migrated: {error}"
         raise InvalidQuery(text=text) from error
 
 
-def _prepared(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> PreparedTransform:
+def _prepare(transforms: Transforms, request: MigrateRequest, version: SetTransform) -> PreparedTransform:
     names = {name.lower() for name in _references(version)}
     inputs = [
         PlannedInput(name=input_.name, schema=input_.schema, vocab=input_.vocab)

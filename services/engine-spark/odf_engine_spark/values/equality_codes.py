@@ -22,9 +22,9 @@ _LARGEST: Final = np.iinfo(np.int64).max
 _BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 
-def normalized(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def normalize_keys(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """Return a column in one chunk with a single zero and a single NaN, as Spark normalises grouping keys."""
-    return _normalized(in_one_piece(column))
+    return _normalize(in_one_piece(column))
 
 
 def in_one_piece(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -36,20 +36,20 @@ def equality_codes(columns: Sequence[pa.Array], rows: int) -> Numbers:
     """Return a code per row, 0 and up: rows have the same one if they are bit-equal in every column."""
     codes = np.zeros(rows, dtype=np.int64)
     for column in columns:
-        codes = combined(codes, _equality(column))
+        codes = combine_codes(codes, _equality(column))
     return codes
 
 
 def order_codes(column: pa.ChunkedArray | pa.Array, *, is_ascending: bool, nulls_first: bool) -> Numbers:
     """Return a code per row, 0 and up, that sorts like ORDER BY; raises `InvalidQuery` for types without order."""
-    values = normalized(column)
+    values = normalize_keys(column)
     codes = _order(values)
     last = codes.max(initial=0)
     codes = codes if is_ascending else last - codes
     return np.asarray(np.where(np.asarray(values.is_null()), 0 if nulls_first else last + 2, codes + 1))
 
 
-def combined(major: Numbers, minor: Numbers) -> Numbers:
+def combine_codes(major: Numbers, minor: Numbers) -> Numbers:
     """Return codes of pairs, ordered by the first, then by the second."""
     if not len(major):
         return major
@@ -86,18 +86,18 @@ def floats(codes: pa.Array, type_: pa.DataType) -> pa.Array:
     return bits.view(pa.float64()).cast(type_)
 
 
-def _normalized(values: pa.Array) -> pa.Array:
+def _normalize(values: pa.Array) -> pa.Array:
     if kind.is_floating(values.type):
         nan, zero = pa.scalar(_NAN, values.type), pa.scalar(0.0, values.type)
         return pc.if_else(pc.is_nan(values), nan, pc.add(values, zero))
     if kind.is_struct(values.type):
-        parts = [_normalized(values.field(index)) for index in range(values.type.num_fields)]
+        parts = [_normalize(values.field(index)) for index in range(values.type.num_fields)]
         mask = values.is_null() if values.null_count else None
         return pa.StructArray.from_arrays(parts, fields=list(values.type.fields), mask=mask)
     if kind.is_list(values.type):
         ends = np.cumsum(np.asarray(pc.list_value_length(values).fill_null(0)), dtype=np.int32)
         mask = values.is_null() if values.null_count else None
-        parts = _normalized(values.flatten())
+        parts = _normalize(values.flatten())
         return pa.ListArray.from_arrays(np.append(np.int32(0), ends), parts, type=values.type, mask=mask)
     return values
 
@@ -107,7 +107,7 @@ def _equality(values: pa.Array) -> Numbers:
         return np.zeros(len(values), dtype=np.int64)
     if kind.is_struct(values.type):
         is_null = np.asarray(values.is_null().cast(pa.int64()))
-        return combined(is_null, equality_codes(values.flatten(), len(values)))
+        return combine_codes(is_null, equality_codes(values.flatten(), len(values)))
     if kind.is_nested(values.type):
         values = pa.array([repr(value) for value in values.to_pylist()], pa.string())
     if values.type in _BITS:
@@ -120,7 +120,7 @@ def _order(values: pa.Array) -> Numbers:
     if kind.is_struct(values.type):
         codes = np.zeros(len(values), dtype=np.int64)
         for part in values.flatten():
-            codes = combined(codes, order_codes(part, is_ascending=True, nulls_first=True))
+            codes = combine_codes(codes, order_codes(part, is_ascending=True, nulls_first=True))
         return codes
     if kind.is_list(values.type):
         parts = order_codes(values.values, is_ascending=True, nulls_first=True).tolist()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 from odf_common.errors import InvalidQuery
-from odf_engine_spark.values.equality_codes import float_order, floats, in_one_piece, normalized
+from odf_engine_spark.values.equality_codes import float_order, floats, in_one_piece, normalize_keys
 
 Plain = int | float | str | bytes | tuple["Plain", ...] | None
 _WORD_BITS: Final = 64
@@ -31,7 +31,7 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> list[Plain]:
         # Code points order as the bytes of UTF-8 do.
         return list(values.to_numpy(zero_copy_only=False).tolist())
     if kind.is_decimal128(type_):
-        return _unscaled(values)
+        return _unscaled_integers(values)
     if kind.is_null(type_):
         return [None] * len(values)
     if kind.is_struct(type_) or kind.is_list(type_):
@@ -55,7 +55,7 @@ def presence(column: pa.ChunkedArray) -> list[Plain]:
 def column_of(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
     """Return the column of a type with these values, the inverse of `comparable`."""
     if kind.is_decimal128(type_):
-        return _scaled(values, type_)
+        return _decimals(values, type_)
     if kind.is_floating(type_):
         return floats(pa.array(values, pa.int64()), type_)
     if kind.is_struct(type_):
@@ -92,7 +92,7 @@ def _nested(values: pa.Array) -> list[Plain]:
 
 
 def _pairs(values: pa.Array) -> list[tuple[Plain, Plain]]:
-    return [(value is not None, value) for value in comparable(normalized(values))]
+    return [(value is not None, value) for value in comparable(normalize_keys(values))]
 
 
 def _structs(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
@@ -121,7 +121,7 @@ def _whole(values: pa.Array) -> list[Plain]:
     return plain
 
 
-def _unscaled(values: pa.Array) -> list[Plain]:
+def _unscaled_integers(values: pa.Array) -> list[Plain]:
     words = np.frombuffer(values.buffers()[1], np.int64)[2 * values.offset :][: 2 * len(values)].reshape(
         -1, 2
     )
@@ -136,7 +136,7 @@ def _unscaled(values: pa.Array) -> list[Plain]:
     return plain
 
 
-def _scaled(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
+def _decimals(values: Sequence[Plain], type_: pa.DataType) -> pa.Array:
     whole = [value if isinstance(value, int) else 0 for value in values]
     packed = b"".join(value.to_bytes(16, "little", signed=True) for value in whole)
     validity = pa.array([value is not None for value in values], pa.bool_())

@@ -82,7 +82,7 @@ def output_type(type_: pa.DataType, where: str) -> pa.DataType:
     """Return the type that a result column is stored with; raises `InvalidQuery` if it cannot be stored."""
     rule = next((rule for rule in RESULT_TYPES if rule.has(type_)), None)
     if rule is not None and not rule.becomes:
-        raise _refused(rule, where)
+        raise _refusal(rule, where)
     if kind.is_timestamp(type_):
         return MICROSECONDS
     if kind.is_large_string(type_):
@@ -124,14 +124,14 @@ def _require_in_arrow(type_: DataType, where: str) -> None:
         case ArrayType():
             _require_in_arrow(type_.elementType, f"{where}[]")
         case YearMonthIntervalType():
-            raise _refused(YEAR_MONTH, where)
+            raise _refusal(YEAR_MONTH, where)
         case CalendarIntervalType():
-            raise _refused(CALENDAR, where)
+            raise _refusal(CALENDAR, where)
         case _:
             pass
 
 
-def _refused(rule: "ResultRule", where: str) -> InvalidQuery:
+def _refusal(rule: "ResultRule", where: str) -> InvalidQuery:
     return InvalidQuery(where=f"column {where}", text=f"{rule.sql} cannot be returned: {rule.instead}")
 
 

@@ -215,7 +215,7 @@ class Pools:
     indexing: Executor
 
     @classmethod
-    def sharing(cls, pool: Executor) -> Self:
+    def with_one_pool(cls, pool: Executor) -> Self:
         """Return one pool for all."""
         return cls(commits=pool, queries=pool, indexing=pool)
 
@@ -234,7 +234,7 @@ class CommitQueue:
         self._by_source: dict[str, SerialQueue] = {}
         self.committed: Multihash | None = None  # the head after this process's last commit
 
-    def indexing(self, source: str) -> SerialQueue:
+    def index_queue(self, source: str) -> SerialQueue:
         """Return the queue in which a source's index is caught up before each of its tasks."""
         return self._by_source.setdefault(source, SerialQueue(self._indexing))
 
@@ -293,11 +293,11 @@ class CommitQueues:
         merge = _merge_step(current(), source)
         self.queue(dataset).history.catch_up(merge, current, is_wanted)
 
-    def building(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
+    def index_progress(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:
         """Return the progress of the index for a merge strategy while it catches up; None if it does not."""
         with self._mutex:
             queue = self._queues.get(dataset)
-        return None if queue is None else queue.history.building(merge)
+        return None if queue is None else queue.history.index_progress(merge)
 
     @translating_os_errors
     def commit_indexed(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:

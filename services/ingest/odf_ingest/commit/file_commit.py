@@ -217,7 +217,7 @@ class FileOfChanges:
             return None
         found = split_file(step, file.file.read_bytes())
         assert found is not None
-        plan = replace(plan.obeying(messages), source=replace(plan.source, read=as_lines(found.step)))
+        plan = replace(plan.with_settings(messages), source=replace(plan.source, read=as_lines(found.step)))
         columns = MessageColumns(envelope=messages.envelope)
         batch = replace(as_batch(file.label, found.values, file.event_time), columns=columns)
         return cls(preparer, plan, batch, found.places, rejects=rejects)
@@ -329,7 +329,7 @@ class FileCommit:
     def _records(self, plan: Plan) -> PreparedRecords:
         assert self._dataset is not None
         settings = self._rejecting.settings(self._dataset, self.source)
-        plan = plan.obeying(settings.message_columns)
+        plan = plan.with_settings(settings.message_columns)
         step, file = plan.source.read, self._batch.file
         rejects = rejects_rows(settings.bad_records, plan.source.merge, is_polled=False)
         changes = FileOfChanges.read_from(

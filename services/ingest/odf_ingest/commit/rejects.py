@@ -247,7 +247,7 @@ class RejectPolicy:
 
     def _forget_what_was_reset(self, dataset: DatasetId, source: str, before: SourceProgress) -> None:
         """Keep only decisions valid before a batch: a message rejected again after a reset is open again."""
-        with self.blobs.noting(dataset):
+        with self.blobs.lock_notes(dataset):
             handled = load_handled(self.blobs, dataset)
             if source not in handled.counts:
                 return

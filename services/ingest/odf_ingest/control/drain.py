@@ -65,7 +65,7 @@ class Drains:
         reported_at = moved = time.monotonic()
         try:
             while True:
-                waiting = self._waiting(state, topics, ends)
+                waiting = self._count_waiting(state, topics, ends)
                 if waiting == 0:
                     yield Progress(waiting=0, head=self.queues.state(dataset).head)
                     return
@@ -105,7 +105,7 @@ class Drains:
             ends |= {(key, number): end for number, end in described.high.items()}
         return ends
 
-    def _waiting(self, state: ChainState, topics: Mapping[Key, SourceTopic], ends: Ends) -> int:
+    def _count_waiting(self, state: ChainState, topics: Mapping[Key, SourceTopic], ends: Ends) -> int:
         waiting = 0
         for (key, number), end in ends.items():
             if key.source not in state.push_sources:

@@ -146,7 +146,9 @@ class RejectedMessages:
             if is_row(letter):
                 newest[letter.source].setdefault(letter.offset, {})[letter.push] = number
         counting = {
-            location for name, rejects in newest.items() for location in self._counting(state, name, rejects)
+            location
+            for name, rejects in newest.items()
+            for location in self._counted_places(state, name, rejects)
         }
         for number, stored in enumerate(self.letters.read(key)):
             if is_row(stored):
@@ -157,7 +159,7 @@ class RejectedMessages:
                 if _is_passed(positions[letter.source], letter):
                     yield letter
 
-    def _counting(
+    def _counted_places(
         self, state: ChainState, source: str, rows: Mapping[int, Mapping[str, int]]
     ) -> Iterator[int]:
         """Yield for each row of a source the place of the letter that counts, given its places by number and push.
@@ -266,7 +268,7 @@ class RejectedMessages:
 
     def _mark(self, dataset: DatasetId, letters: Sequence[StoredLetter]) -> None:
         """Record durably that these messages were handled."""
-        with self.queues.queue(dataset).lock, self.blobs.noting(dataset):
+        with self.queues.queue(dataset).lock, self.blobs.lock_notes(dataset):
             handled = self._load_handled(self.queues.state(dataset))
             for source in {letter.source for letter in letters}:
                 positions = [message_position(letter) for letter in letters if letter.source == source]
@@ -275,7 +277,7 @@ class RejectedMessages:
 
     def _mark_all(self, dataset: DatasetId, state: ChainState) -> None:
         """Record durably that all messages rejected up to a state of the chain were handled."""
-        with self.queues.queue(dataset).lock, self.blobs.noting(dataset):
+        with self.queues.queue(dataset).lock, self.blobs.lock_notes(dataset):
             handled = self._load_handled(state)
             for source, progress in rejected_by_source(state, rejecting_sources(state)).items():
                 handled = handled.with_all(source, progress)

@@ -113,7 +113,7 @@ class RetriedRows:
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records of rows that fit; raises `SourceGone`."""
         plan, event_ms = self._plan(state), self._left[0].event_ms
-        plan = plan.obeying(self._settings.message_columns)
+        plan = plan.with_settings(self._settings.message_columns)
         polled = state.polling_source
         is_of_table = isinstance(plan.source.read, ReadArrowIpc | ReadStepEsriShapefile)
         is_file = len(self._left) == 1 and _is_file_message(self._left[0], polled)

@@ -131,7 +131,7 @@ class DatasetHistory:
             case _:
                 pass  # it looks nothing up
 
-    def building(self, merge: MergeStrategy) -> BuildProgress | None:
+    def index_progress(self, merge: MergeStrategy) -> BuildProgress | None:
         """Return the progress of a strategy's index while it catches up; None if it does not."""
         index: KeptIndex[KeyIndex] | KeptIndex[CurrentRows] | None
         match merge:

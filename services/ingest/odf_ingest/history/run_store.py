@@ -278,12 +278,12 @@ class RunStore:
     def _merge(self, folder: RunFolder, held: Sequence[HeldRun]) -> HeldRun:
         if len(held) == 1 or sum(len(run.run) for run in held) <= self._limits.keys_in_memory:
             return _save(folder, self._merge_in_memory(held))
-        return folder.write(self._merging(held), held[-1].head)
+        return folder.write(self._merge_writer(held), held[-1].head)
 
     def _merge_in_memory(self, held: Sequence[HeldRun]) -> HeldRun:
-        return held[0] if len(held) == 1 else _in_memory(self._merging(held), held[-1].head)
+        return held[0] if len(held) == 1 else _in_memory(self._merge_writer(held), held[-1].head)
 
-    def _merging(self, held: Sequence[HeldRun]) -> Fill:
+    def _merge_writer(self, held: Sequence[HeldRun]) -> Fill:
         """Return the function that writes the runs as one; retracted rows are dropped if no older run is left."""
         runs = [run.run for run in held]
         is_oldest = held[0] is self._held[0] and runs[0].schema is not None

@@ -80,7 +80,7 @@ class Changes:
         )
 
     @property
-    def takes_back(self) -> npt.NDArray[np.bool_]:
+    def is_retraction(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the records that are a -R or a -C."""
         return np.isin(self.ops, (Operation.RETRACT, Operation.CORRECT_FROM))
 
@@ -89,10 +89,10 @@ class Changes:
 
         `is_whole`: with all values of its record, whatever they were. Raises `OperationsMismatched` unless all fit.
         """
-        rows = np.flatnonzero(self.takes_back & (self.before != NO_ROW))
+        rows = np.flatnonzero(self.is_retraction & (self.before != NO_ROW))
         differing = np.full(self.count, NO_ROW)
         if not is_whole:
-            differing[rows] = self._differing(rows, self.before[rows])
+            differing[rows] = self._first_differences(rows, self.before[rows])
         faults = {int(self.rows[row]): why for row, why in self._faults(differing, is_whole=is_whole)}
         if faults:
             raise OperationsMismatched(text=faults[min(faults)], faults=faults)
@@ -115,7 +115,7 @@ class Changes:
         """Yield records that do not fit, and why; `differing` has the first column that differs from `before`."""
         is_append = self.ops == Operation.APPEND
         has_record = self.before != NO_ROW
-        wrong = (is_append & has_record) | (self.takes_back & ~has_record) | (differing != NO_ROW)
+        wrong = (is_append & has_record) | (self.is_retraction & ~has_record) | (differing != NO_ROW)
         if not wrong.any():
             return
         starts = np.flatnonzero(self.starts)
@@ -153,11 +153,11 @@ class Changes:
         if is_whole:
             return None
         known = current == self.before[row]
-        number = differing[row] if known else self._differing(np.array([row]), np.array([current]))[0]
+        number = differing[row] if known else self._first_differences(np.array([row]), np.array([current]))[0]
         return None if number == NO_ROW else self._different(row, op, current, int(number))
 
     def _repetition(self, row: int, current: int) -> str:
-        same = self._differing(np.array([row]), np.array([current]))[0] == NO_ROW
+        same = self._first_differences(np.array([row]), np.array([current]))[0] == NO_ROW
         return (
             f"column {self.key[0]}: {self._key_of(row)} has a record already, "
             f"{'with the same values' if same else 'with other values'}; change it by -C and +C, retract it first "
@@ -176,7 +176,7 @@ class Changes:
     def _key_of(self, row: int) -> str:
         return ", ".join(f"{name} = {_show(self.records.column(name)[row])}" for name in self.key)
 
-    def _differing(self, left: Indices, right: Indices) -> Indices:
+    def _first_differences(self, left: Indices, right: Indices) -> Indices:
         """Return for each pair of records the first column that differs; a null event time on the left is none."""
         first = np.full(len(left), NO_ROW)
         rows, others = pa.array(left), pa.array(right)

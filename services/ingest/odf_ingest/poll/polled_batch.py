@@ -92,7 +92,7 @@ class PolledBatch:
         return self._read[1]
 
     def _records(self, plan: Plan) -> PreparedRecords:
-        plan = plan.obeying(self._settings().message_columns)
+        plan = plan.with_settings(self._settings().message_columns)
         match self._fetched:
             case FetchedFile(is_empty=True, event_time=event_time):
                 return PreparedRecords(source=plan.source, default_event_time=event_time)

@@ -51,7 +51,7 @@ class Plan:
     """Whether messages say themselves what they do, and when: null event times are those of their envelopes."""
     is_wanted: IsWanted = field(default=always, compare=False)
 
-    def obeying(self, messages: MessageColumns) -> Self:
+    def with_settings(self, messages: MessageColumns) -> Self:
         """Return the plan with the policies of the source's settings."""
         return replace(
             self,
@@ -108,7 +108,9 @@ def sent_as(source: AddPushSource, messages: MessageColumns) -> AddPushSource:
 def plan_of(state: ChainState, source: AddPushSource, messages: MessageColumns = NO_COLUMNS) -> Plan:
     """Return the plan for reading batches of the source. Without a declared schema, the dataset's columns are used."""
     source = sent_as(source, messages)
-    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read)).obeying(messages)
+    plan = Plan(source=source, vocab=state.vocabulary, schema=declared_schema(source.read)).with_settings(
+        messages
+    )
     if state.schema is None:
         return plan
     schema = schema_of_event(state.schema)

@@ -119,7 +119,7 @@ class SourceTopics:
         committed = position_of(state, source).topics
         fresh = [name for name in names.among(topics, reserved) if name not in committed]
         starts = {} if start == EARLIEST else {name: self._offsets(name, start) for name in fresh}
-        with self._blobs.noting(entry.dataset_id):
+        with self._blobs.lock_notes(entry.dataset_id):
             self._save_starts(entry.dataset_id, source, starts)
 
     def _request_or_error(

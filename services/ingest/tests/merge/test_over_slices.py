@@ -181,7 +181,9 @@ def test_the_slice_in_memory_is_not_taken_for_that_of_another_process(
     bench = make_bench(strategy(primary_key=("a",)), ReadStepNdJson())
     other = replace(
         bench,
-        queues=CommitQueues(bench.blobs, bench.states, bench.queues.committer, Pools.sharing(bench.pool)),
+        queues=CommitQueues(
+            bench.blobs, bench.states, bench.queues.committer, Pools.with_one_pool(bench.pool)
+        ),
     )
     push(bench, a_table(a=[1]))
     before = bench.state.head

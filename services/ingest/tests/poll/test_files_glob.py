@@ -221,7 +221,7 @@ def test_a_commit_of_another_poll_in_between_doubles_nothing(
         Proposals(bench.coordinator.replies),
     )
     other = replace(
-        bench, queues=CommitQueues(bench.blobs, bench.states, committer, Pools.sharing(bench.pool))
+        bench, queues=CommitQueues(bench.blobs, bench.states, committer, Pools.with_one_pool(bench.pool))
     )
     bench.coordinator.before = [lambda: poll(other)]
     poll(bench)

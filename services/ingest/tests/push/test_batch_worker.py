@@ -72,7 +72,7 @@ class Work:
         self.chains: list[object] = []
         self.broker.make(TOPIC)
         self.broker.ids[TOPIC] = "one"
-        bench.queues.pools = Pools.sharing(self.pool)
+        bench.queues.pools = Pools.with_one_pool(self.pool)
         self.worker = BatchWorker(
             queues=bench.queues,
             preparer=bench.preparer,

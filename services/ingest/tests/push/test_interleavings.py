@@ -239,7 +239,7 @@ def world(make_bench: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Worl
         step = ReadStepNdJson(ddl_schema=("id BIGINT NOT NULL", "v STRING", "event_time TIMESTAMP"))
         bench = make_bench(None, step, replace(a_push_source("other"), read=step))
         commits, inspections = Deck(), Deck()
-        bench.queues.pools = Pools.sharing(commits)
+        bench.queues.pools = Pools.with_one_pool(commits)
         catalog = MemoryCatalog()
         catalog.add(
             CatalogEntry(

@@ -358,7 +358,7 @@ def a_record(**changes: object) -> SourceRecord:
 
 def seen(record: SourceRecord, building: BuildProgress | None = None) -> tuple[object, float]:
     """Return why a source is stalled, and since when."""
-    return start_position.of_source(record, lambda *_: building), start_position.since_of(
+    return start_position.stall_of_source(record, lambda *_: building), start_position.since_of(
         record, lambda *_: building
     )
 
@@ -428,9 +428,11 @@ def test_a_commit_is_reported_after_a_while_with_its_problem(trouble: Trouble | 
 
 
 def test_a_dataset_that_cannot_be_read_has_advice_in_any_case() -> None:
-    why = start_position.of_dataset(
+    why = start_position.stall_of_dataset(
         Trouble.after_try(Unavailable(what="its folder", why="Permission denied"), None)
     )
     assert "Permission denied" in why.text
     assert "delete the dataset" in why.advice()
-    assert start_position.of_dataset(Trouble(since=1.0, why="x", advice="do this")).advice() == "do this"
+    assert (
+        start_position.stall_of_dataset(Trouble(since=1.0, why="x", advice="do this")).advice() == "do this"
+    )

@@ -217,7 +217,9 @@ class Directory:
         Without a choice it is private on a multi-tenant node, and else public. Raises `Unavailable` while a chain that
         decides it cannot be read.
         """
-        is_private = self._own(dataset) is Visibility.PRIVATE or self._lineage().sources(id_of(dataset))
+        is_private = self._own_visibility(dataset) is Visibility.PRIVATE or self._lineage().sources(
+            id_of(dataset)
+        )
         return Visibility.PRIVATE if is_private else Visibility.PUBLIC
 
     def private_origins(self, dataset: Incarnation) -> list[str]:
@@ -271,7 +273,7 @@ class Directory:
         What a deleted private dataset has left in others stays private, too.
         """
         if entry is not None:
-            return self._own(entry.incarnation) is Visibility.PRIVATE
+            return self._own_visibility(entry.incarnation) is Visibility.PRIVATE
         return self.is_marked(dataset) or self.store.was_private(dataset)
 
     @staticmethod
@@ -305,7 +307,7 @@ class Directory:
             yield from new
             known.update(entry.dataset_id for entry in new)
 
-    def _own(self, dataset: Incarnation) -> Visibility:
+    def _own_visibility(self, dataset: Incarnation) -> Visibility:
         """Return the visibility that was chosen for a dataset, or the default, regardless of its inputs.
 
         A mark as private counts more than the database, which may have been restored from an older backup.
@@ -331,7 +333,7 @@ class Directory:
 
     def _choosing(self, dataset: Incarnation) -> AbstractContextManager[object]:
         """Lock out other choices; two at once could leave the database and the notes with different ones."""
-        return nullcontext() if self._datasets is None else self._datasets.blobs.noting(id_of(dataset))
+        return nullcontext() if self._datasets is None else self._datasets.blobs.lock_notes(id_of(dataset))
 
     def _choose(self, dataset: Incarnation, visibility: Visibility, published: frozenset[DatasetId]) -> None:
         if visibility is Visibility.PRIVATE:

@@ -85,10 +85,10 @@ class Authorizer:
         try:
             alias = parse_alias(name)
         except InvalidInput as error:
-            raise self._unknown(name) from error
+            raise self._unknown_dataset(name) from error
         entry = self._catalog.by_alias(str(alias))
         if entry is None and action is not Action.CREATE:
-            raise self._unknown(name)
+            raise self._unknown_dataset(name)
         verdict = self._may_create(caller, alias) if entry is None else self.verdict(caller, entry, action)
         if verdict is not Verdict.ALLOWED:
             raise self._refusal(verdict, caller, name)
@@ -150,7 +150,7 @@ class Authorizer:
 
     def _refusal(self, verdict: Verdict, caller: Caller, name: str) -> HttpRefusal:
         if verdict is Verdict.HIDDEN:
-            return self._unknown(name)
+            return self._unknown_dataset(name)
         if verdict is Verdict.UNAUTHENTICATED:
             return HttpRefusal(status=401, body={"message": "Unauthenticated"})
         if verdict is Verdict.NOT_OWN_ACCOUNT:
@@ -173,7 +173,7 @@ class Authorizer:
         hint = "push there; or send a token; or, on a trusted network, set ODF_HTTP_INGEST=anywhere"
         return text, hint
 
-    def _unknown(self, name: str) -> HttpRefusal:
+    def _unknown_dataset(self, name: str) -> HttpRefusal:
         if self.directory.is_multi_tenant:
             return HttpRefusal(status=404)
         # Other single-tenant nodes have no route with an account, and say so.

@@ -129,7 +129,7 @@ class PushTarget:
             return dataset
         entry = self.datasets.catalog.by_id(dataset)
         if entry is not None and self.may_find(entry):
-            raise _has_another_name(entry.alias)
+            raise _other_name_refusal(entry.alias)
         if entry is not None or self.pushes.are_of_others(self.alias, dataset):
             raise _refusal(msg.Phase.PUSH_TARGET, NOT_FREE)
         return dataset
@@ -354,7 +354,7 @@ async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
     )
 
 
-def _has_another_name(alias: str) -> TransferRefused:
+def _other_name_refusal(alias: str) -> TransferRefused:
     """Return the refusal of a dataset that exists under a name; it has the name if a close frame has room for it."""
     texts = (
         f"it has this dataset as {alias}",

@@ -101,7 +101,7 @@ def read_archive(
         if signature:
             raise InvalidInput(text=f"{name} has a signature, which was not asked for", where=WHERE)
         if name in names:
-            raise occurs_twice(name)
+            raise duplicate_block(name)
         names.add(name)
         yield name, b"".join(pieces)
 
@@ -113,7 +113,7 @@ def read_signed_archive(archive: BinaryIO, *, count: int, limit: int) -> Iterato
     does, but for a block that occurs twice, and for a signature that does not precede its block, or is too long.
     """
     size = found = 0
-    for file, signature in _after_signatures(_files(archive, count)):
+    for file, signature in _pair_with_signatures(_files(archive, count)):
         size, found = size + file.size, found + 1
         # By the header, before anything of it is unpacked.
         if found > count:
@@ -134,7 +134,7 @@ def read_signed_archive(archive: BinaryIO, *, count: int, limit: int) -> Iterato
         raise InvalidInput(text=f"{found} blocks, but {count} announced", where=WHERE)
 
 
-def occurs_twice(name: Multihash) -> InvalidInput:
+def duplicate_block(name: Multihash) -> InvalidInput:
     """Return the error of a block that an archive has twice."""
     return InvalidInput(text=f"{name} occurs twice", where=WHERE)
 
@@ -146,7 +146,7 @@ class _File:
     pieces: Iterator[bytes]
 
 
-def _after_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
+def _pair_with_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
     """Yield the files that are not signatures, each with the signature that comes before it, or nothing."""
     signed, signature = "", b""
     for file in files:
@@ -335,7 +335,7 @@ class SpooledBlocks(Mapping[Multihash, bytes], AbstractContextManager["SpooledBl
         try:
             for name, pieces, signature in blocks:
                 if self._numbers.setdefault(name.raw, len(self._sizes)) != len(self._sizes):
-                    raise occurs_twice(name)
+                    raise duplicate_block(name)
                 self._sizes.append(sum(map(file.write, pieces)))
                 self._starts.append(self._starts[-1] + self._sizes[-1] + file.write(signature))
             file.flush()

@@ -115,7 +115,7 @@ def _server(message: type[msg.Message], then: ExchangeState) -> _Turn:
     return _Turn(sender=Side.SERVER, message=message, then=then)
 
 
-def _uploading(state: ExchangeState, then: ExchangeState) -> tuple[_Turn, ...]:
+def _upload_turns(state: ExchangeState, then: ExchangeState) -> tuple[_Turn, ...]:
     return (
         _server(msg.ProgressRequest, state),
         REFUSED,
@@ -163,8 +163,8 @@ _PUSH: Final[Table] = {
     ),
     ExchangeState.OBJECTS_LISTED: (_server(msg.UploadsReply, ExchangeState.UPLOADING), REFUSED),
     ExchangeState.LAST_OBJECTS_LISTED: (_server(msg.UploadsReply, ExchangeState.LAST_UPLOADING), REFUSED),
-    ExchangeState.UPLOADING: _uploading(ExchangeState.UPLOADING, ExchangeState.READY),
-    ExchangeState.LAST_UPLOADING: _uploading(ExchangeState.LAST_UPLOADING, ExchangeState.UPLOADED),
+    ExchangeState.UPLOADING: _upload_turns(ExchangeState.UPLOADING, ExchangeState.READY),
+    ExchangeState.LAST_UPLOADING: _upload_turns(ExchangeState.LAST_UPLOADING, ExchangeState.UPLOADED),
     ExchangeState.UPLOADED: (_client(msg.CompleteRequest, ExchangeState.COMPLETING),),
     ExchangeState.COMPLETING: (_server(msg.PushConfirmed, ExchangeState.DONE), REFUSED),
     ExchangeState.DONE: (

@@ -181,7 +181,7 @@ def _download(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> Non
         file.clear()
         _receive(there, obj, file)
     if file.hash() != obj.name:
-        raise _differs(there.url, obj, f"{file.hash()}, {file.tell()} bytes")
+        raise _difference(there.url, obj, f"{file.hash()}, {file.tell()} bytes")
 
 
 def _receive(there: RemoteDataset, obj: RemoteObject, file: PartialFile) -> None:
@@ -213,7 +213,7 @@ def _check_size(source: str, declared: Sequence[RemoteObject], file: Path) -> No
     size = file.stat().st_size
     for obj in declared:
         if obj.size != size:
-            raise _differs(source, obj, f"{size} bytes")
+            raise _difference(source, obj, f"{size} bytes")
 
 
 def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> None:
@@ -239,7 +239,7 @@ def _check_slices(source: str, declared: Sequence[RemoteObject], file: Path) -> 
                 raise _refusal(source, obj, str(error)) from error
 
 
-def _differs(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
+def _difference(source: str, obj: RemoteObject, actual: str) -> ObjectDiffers:
     return ObjectDiffers(actual=actual, repository=source, **_declaration(obj))
 
 

@@ -118,7 +118,7 @@ class Call:
 
 def dataset_in(request: object, reply: object = None) -> str:
     """Return the datasets that a request or the reply to it names, joined by commas."""
-    named = ref_of(request) or _first(request, DATASETS)
+    named = ref_of(request) or _first_text(request, DATASETS)
     if named or reply is None:
         return named
     return ",".join(result.alias for result in getattr(reply, "results", ()) if hasattr(result, "alias"))
@@ -126,7 +126,7 @@ def dataset_in(request: object, reply: object = None) -> str:
 
 def subject_in(request: object) -> str:
     """Return the account, token or webhook that a request names."""
-    return _first(request, SUBJECTS)
+    return _first_text(request, SUBJECTS)
 
 
 def address_of(context: grpc.ServicerContext) -> str:
@@ -147,6 +147,6 @@ def user_agent(context: grpc.ServicerContext) -> str:
     return next((str(value) for key, value in metadata if key == USER_AGENT), "")
 
 
-def _first(request: object, names: Iterable[str]) -> str:
+def _first_text(request: object, names: Iterable[str]) -> str:
     values = (getattr(request, name, "") for name in names)
     return next((text for text in values if text and isinstance(text, str)), "")

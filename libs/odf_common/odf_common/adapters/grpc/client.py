@@ -104,15 +104,15 @@ class _Method:
         self._bound: tuple[grpc.Channel | None, Any] = None, None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._noting("__call__", arguments, options)
+        return self._call_newest("__call__", arguments, options)
 
     def with_call(self, *arguments: Any, **options: Any) -> Any:
-        return self._noting("with_call", arguments, options)
+        return self._call_newest("with_call", arguments, options)
 
     def future(self, *arguments: Any, **options: Any) -> Any:
-        return self._noting("future", arguments, options)
+        return self._call_newest("future", arguments, options)
 
-    def _noting(self, way: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+    def _call_newest(self, way: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
         channel, method = self._bound
         if channel is None or channel is not self._owner.newest:
             channel = self._owner.newest

@@ -196,7 +196,7 @@ class EngineClient:
         with self._asking():
             call = self._stub.ExecuteTransform(message, timeout=STREAM_TIMEOUT_SECONDS)
             with closing(self._heard(call)) as heard:  # what `on_progress` raises cancels the call at once
-                last = _last(heard, on_progress)
+                last = _last_response(heard, on_progress)
         match decode_message(TransformResponseRoot, last.flatbuffer).value:
             case TransformResponseSuccess() as success:
                 return success
@@ -213,7 +213,7 @@ class EngineClient:
         message = engine_pb2.RawQueryRequest(flatbuffer=encode_message(request))
         with self._asking():
             call = self._stub.ExecuteRawQuery(message, timeout=STREAM_TIMEOUT_SECONDS)
-            last = _last(self._heard(call, is_wanted, most=self._preprocessing))
+            last = _last_response(self._heard(call, is_wanted, most=self._preprocessing))
         match decode_message(RawQueryResponseRoot, last.flatbuffer).value:
             case RawQueryResponseSuccess() as success:
                 return success
@@ -415,7 +415,7 @@ class EngineClient:
             raise
 
 
-def _last(responses: Iterable[Any], on_progress: OnProgress | None = None) -> Any:
+def _last_response(responses: Iterable[Any], on_progress: OnProgress | None = None) -> Any:
     """Return the terminal message: the last one."""
     response = None
     for response in responses:

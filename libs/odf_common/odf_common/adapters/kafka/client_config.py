@@ -90,13 +90,19 @@ def common(cluster: KafkaCluster) -> Config:
 
 
 def new_consumer(config: Mapping[str, Any]) -> Consumer:
-    """Return a consumer with a configuration of `consuming`; raises `Unavailable` if its threads cannot be started."""
+    """Return a consumer with this configuration (`consumer_config`, `group_config`).
+
+    Raises `Unavailable` if its threads cannot be started.
+    """
     with _translate_lack_of_threads():
         return Consumer({**config}, logger=LOGGER)
 
 
 def new_producer(config: Mapping[str, Any]) -> Producer:
-    """Return a producer with a configuration of `producing`; raises `Unavailable` if its threads cannot be started."""
+    """Return a producer with this configuration (`producer_config`).
+
+    Raises `Unavailable` if its threads cannot be started.
+    """
     with _translate_lack_of_threads():
         return Producer({**config}, logger=LOGGER)
 
@@ -117,7 +123,7 @@ def _translate_lack_of_threads() -> Iterator[None]:
         raise unavailable(error) from error
 
 
-def producing(cluster: KafkaCluster) -> Config:
+def producer_config(cluster: KafkaCluster) -> Config:
     """Return a producer's configuration: acknowledged by all replicas, ordered, idempotent, without delay."""
     return {
         **common(cluster),
@@ -131,7 +137,7 @@ def producing(cluster: KafkaCluster) -> Config:
     }
 
 
-def consuming(cluster: KafkaCluster, *, group: str) -> Config:
+def consumer_config(cluster: KafkaCluster, *, group: str) -> Config:
     """Return the configuration of a consumer that is assigned its partitions; nothing is committed to its group."""
     return {
         **common(cluster),
@@ -151,14 +157,16 @@ def consuming(cluster: KafkaCluster, *, group: str) -> Config:
     }
 
 
-def sharing(cluster: KafkaCluster, *, group: str, session_timeout_ms: int, instance: str | None) -> Config:
+def group_config(
+    cluster: KafkaCluster, *, group: str, session_timeout_ms: int, instance: str | None
+) -> Config:
     """Return the configuration of a member of a group, which shares its partitions.
 
     A static `instance` that restarts keeps its partitions without a rebalance.
     """
     heartbeat_ms = max(session_timeout_ms // 4, 250)
     return {
-        **consuming(cluster, group=group),
+        **consumer_config(cluster, group=group),
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": session_timeout_ms,
         "heartbeat.interval.ms": heartbeat_ms,

@@ -6,7 +6,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
-from odf_common.adapters.kafka.client_config import LOGGER, Config, consuming, new_consumer, unavailable
+from odf_common.adapters.kafka.client_config import LOGGER, Config, consumer_config, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.errors import Unavailable
 from odf_common.ports.bus import OnAssigned, ReceivedMessage
@@ -79,7 +79,7 @@ class BroadcastInbox:
         """Read all partitions from their current ends; every message sent after this returns will be seen."""
         ends = KafkaTopics(cluster).ends(topic)
         config = {
-            **consuming(cluster, group=group),
+            **consumer_config(cluster, group=group),
             "auto.offset.reset": "latest",
         }
         self._consumer = new_consumer(config)

@@ -10,10 +10,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from odf_common.adapters.kafka.client_config import (
     SESSION_TIMEOUT_MS,
+    group_config,
     new_producer,
     note_connected,
-    producing,
-    sharing,
+    producer_config,
     unavailable,
 )
 from odf_common.adapters.kafka.cluster import KafkaCluster
@@ -125,7 +125,7 @@ class KafkaBus:
             )
         # One static name per reader: a process may read several topics in the same group.
         instance = f"{self._instance}.{topic}" if self._instance else None
-        config = sharing(
+        config = group_config(
             self._cluster,
             group=self._prefix + group,
             session_timeout_ms=self._session_timeout_ms,
@@ -178,7 +178,7 @@ class KafkaBus:
         self._unflushed.add(delivery)
 
     def _new_producer(self) -> Producer:
-        return new_producer({**producing(self._cluster), "error_cb": self._on_error})
+        return new_producer({**producer_config(self._cluster), "error_cb": self._on_error})
 
     def _on_error(self, error: KafkaError) -> None:
         # After a fatal error (for example, a broker lost acknowledged data) an idempotent producer cannot continue.

@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from odf_common.adapters.kafka.client_config import Config, consuming, new_consumer, unavailable
+from odf_common.adapters.kafka.client_config import Config, consumer_config, new_consumer, unavailable
 from odf_common.adapters.kafka.cluster import KafkaCluster
 from odf_common.adapters.kafka.quiet_partitions import DEFAULT_LIMITS, Partition, QuietLimits, QuietPartitions
 from odf_common.errors import Unavailable
@@ -282,7 +282,7 @@ class KafkaRecords:
 
 
 def _settings(cluster: KafkaCluster, prefix: str) -> Config:
-    common = consuming(cluster, group=f"{prefix}odf.records.{uuid.uuid4().hex}")
+    common = consumer_config(cluster, group=f"{prefix}odf.records.{uuid.uuid4().hex}")
     return {
         **common,
         "auto.offset.reset": "error",

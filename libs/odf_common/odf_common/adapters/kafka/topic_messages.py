@@ -14,10 +14,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.kafka.client_config import (
-    consuming,
+    consumer_config,
     new_consumer,
     new_producer,
-    producing,
+    producer_config,
     unavailable,
 )
 from odf_common.adapters.kafka.cluster import KafkaCluster
@@ -45,7 +45,7 @@ def publish(cluster: KafkaCluster, topic: str, records: Iterable[bytes], *, key:
 
 def publish_all(cluster: KafkaCluster, messages: Iterable[NewMessage]) -> int:
     """Publish messages, in order within a partition; return how many once all are durable. Raises `Unavailable`."""
-    producer = new_producer({**producing(cluster), "linger.ms": 5})
+    producer = new_producer({**producer_config(cluster), "linger.ms": 5})
     failed: list[KafkaError] = []
     count = 0
 
@@ -85,7 +85,7 @@ class SampledMessage(NamedTuple):
 
 def messages_until_end(cluster: KafkaCluster, topic: str, starts: Mapping[int, int]) -> Generator[Message]:
     """Yield the messages of partitions from their start offsets to their current ends; raises `Unavailable`."""
-    config = consuming(cluster, group=f"{topic}.{uuid.uuid4().hex}")  # nothing is committed to it
+    config = consumer_config(cluster, group=f"{topic}.{uuid.uuid4().hex}")  # nothing is committed to it
     consumer = new_consumer({**config, "enable.partition.eof": True, "fetch.wait.max.ms": END_WAIT_MS})
     unread = set(starts)
     deadline = time.monotonic() + IDLE_TIMEOUT_SECONDS

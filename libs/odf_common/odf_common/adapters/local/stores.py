@@ -154,7 +154,7 @@ class LocalBlobStore(BlobStore):
         elif durable.exists(file):
             durable.remove(file)
 
-    def noting(self, dataset: DatasetId) -> AbstractContextManager[None]:
+    def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[None]:
         """Hold the dataset's lock, as moving its head and deleting it do."""
         return durable.lock_file(lock_file(self._home, dataset))
 

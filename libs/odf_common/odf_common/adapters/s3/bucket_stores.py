@@ -148,9 +148,9 @@ class S3BlobStore(BlobStore):
         """Write a note of this node durably, or remove it."""
         self._local.set_note(dataset, name, text)
 
-    def noting(self, dataset: DatasetId) -> AbstractContextManager[object]:
+    def lock_notes(self, dataset: DatasetId) -> AbstractContextManager[object]:
         """Hold this node's lock of the dataset."""
-        return self._local.noting(dataset)
+        return self._local.lock_notes(dataset)
 
     def index_folder(self, dataset: DatasetId) -> Path:
         """Return a folder in the home."""

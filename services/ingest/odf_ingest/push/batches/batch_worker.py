@@ -94,7 +94,7 @@ class BatchWorker:
             ready.set_result(None)
             queue.tasks.submit(lambda: self._settle(source, work, ready))
             return
-        indexed = queue.indexing(source.name).submit(lambda: self._catch_up(source, work))
+        indexed = queue.index_queue(source.name).submit(lambda: self._catch_up(source, work))
         indexed.add_done_callback(lambda ready: queue.tasks.submit(lambda: self._settle(source, work, ready)))
 
     def _catch_up(self, source: PushSource, work: KafkaBatch) -> None:

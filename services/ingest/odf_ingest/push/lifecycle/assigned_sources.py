@@ -215,9 +215,9 @@ class AssignedSources:
         refusals: dict[Key, Refused] = {}
         for dataset, assigned in list(self._datasets.items()):
             if assigned.trouble is not None:
-                refusals[Key(dataset, "")] = start_position.of_dataset(assigned.trouble)
+                refusals[Key(dataset, "")] = start_position.stall_of_dataset(assigned.trouble)
         for key, record in list(self._records.items()):
-            why = start_position.of_source(record, self._queues.building)
+            why = start_position.stall_of_source(record, self._queues.index_progress)
             if why is not None:
                 refusals[key] = why
         return refusals
@@ -228,7 +228,7 @@ class AssignedSources:
         if record is None:
             since = assigned.trouble.since if assigned is not None and assigned.trouble is not None else None
         else:
-            since = start_position.since_of(record, self._queues.building)
+            since = start_position.since_of(record, self._queues.index_progress)
         return None if since is None else int(since * 1e9)
 
     def apply_inspections(self, inspections: Iterable[Inspection]) -> None:

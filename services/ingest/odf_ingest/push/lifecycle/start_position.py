@@ -172,7 +172,7 @@ ReportWaiting = Callable[[Key, int], None]
 BuildingOf = Callable[[DatasetId, MergeStrategy], BuildProgress | None]
 
 
-def of_dataset(trouble: Trouble) -> Refused:
+def stall_of_dataset(trouble: Trouble) -> Refused:
     """Return the reason why a dataset cannot be read."""
     return SourceRetries(
         source="",
@@ -183,7 +183,7 @@ def of_dataset(trouble: Trouble) -> Refused:
     )
 
 
-def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
+def stall_of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
     """Return the reason why a source is stalled; None if it is not."""
     if record.stop is not None:
         return record.stop.why
@@ -194,18 +194,18 @@ def of_source(record: SourceRecord, building_of: BuildingOf) -> Refused | None:
         )
     trouble = record.trouble
     if trouble is not None and time.time() - trouble.since > REPORT_RETRIES_AFTER_SECONDS:
-        return _retries(name, trouble.reason, trouble)
+        return _retry_stall(name, trouble.reason, trouble)
     if source is None:
         return None
-    if _long(source.in_flight.querying_since) is not None:
+    if _if_stalled(source.in_flight.querying_since) is not None:
         return SourceQueries(source=name)
     building = _building(record, building_of)
     if building is not None:
         return SourceBuildsIndex(source=name, done=building.done, total=building.total)
-    since = _long(source.in_flight.committing_since)
+    since = _if_stalled(source.in_flight.committing_since)
     if since is not None:
         why = "the coordinator has not committed its batch"
-        return _retries(name, "CommitWaits", source.in_flight.trouble or Trouble(since=since, why=why))
+        return _retry_stall(name, "CommitWaits", source.in_flight.trouble or Trouble(since=since, why=why))
     return None
 
 
@@ -220,7 +220,7 @@ def since_of(record: SourceRecord, building_of: BuildingOf) -> float:
     if source is None:
         return record.since
     batches = source.in_flight
-    return _long(batches.querying_since) or _long(batches.committing_since) or record.since
+    return _if_stalled(batches.querying_since) or _if_stalled(batches.committing_since) or record.since
 
 
 def _building(record: SourceRecord, building_of: BuildingOf) -> BuildProgress | None:
@@ -232,12 +232,12 @@ def _building(record: SourceRecord, building_of: BuildingOf) -> BuildProgress | 
     return building
 
 
-def _long(since: float | None) -> float | None:
+def _if_stalled(since: float | None) -> float | None:
     """Return `since` if it is longer ago than `STALLED_AFTER_SECONDS`."""
     return since if since is not None and time.time() - since > STALLED_AFTER_SECONDS else None
 
 
-def _retries(name: str, reason: str, trouble: Trouble) -> Refused:
+def _retry_stall(name: str, reason: str, trouble: Trouble) -> Refused:
     return SourceRetries(source=name, reason=reason, text=trouble.why, remedy=trouble.advice)
 
 

@@ -353,13 +353,13 @@ def _read(
                 double_quote=grammar.quote is not None,
                 newlines_in_values=True,
             ),
-            convert_options=_converting(step, schema, only),
+            convert_options=_convert_options(step, schema, only),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _explain(str(error), names, schema) from error
 
 
-def _converting(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]) -> pcsv.ConvertOptions:
+def _convert_options(step: ReadStepCsv, schema: pa.Schema | None, only: Sequence[str]) -> pcsv.ConvertOptions:
     nulls = ["" if step.null_value is None else step.null_value]
     return pcsv.ConvertOptions(
         column_types=schema,

@@ -208,7 +208,7 @@ def with_dialect(step: ReadStepCsv, content: bytes) -> ReadStepCsv:
     text = to_utf8(content, step.encoding).lstrip(b"\r\n")
     found, most = step, 0.0
     for candidate in _candidates(step, text):
-        share = _fitting(candidate, text)
+        share = _fitting_share(candidate, text)
         if share > most:
             found, most = candidate, share
         if most == 1:
@@ -228,7 +228,7 @@ def _candidates(step: ReadStepCsv, text: bytes) -> Iterator[ReadStepCsv]:
                 yield replace(step, separator=separator, quote=quote, escape=escape)
 
 
-def _fitting(step: ReadStepCsv, text: bytes) -> float:
+def _fitting_share(step: ReadStepCsv, text: bytes) -> float:
     """Return the share of the records that have as many values as the first."""
     grammar, weight = grammar_of(step), 1.0
     try:

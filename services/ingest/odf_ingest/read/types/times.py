@@ -53,10 +53,10 @@ def require_not_finer(restored: pa.Array, values: pa.Array, written: pa.Array) -
     if _REFUSES_FINER.get():
         finer = written.filter(pc.not_equal(restored, values))
         if len(finer):
-            raise _finer(finer[0].cast(pa.string()).as_py())
+            raise _finer_time_refusal(finer[0].cast(pa.string()).as_py())
 
 
-def _finer(text: str) -> InvalidInput:
+def _finer_time_refusal(text: str) -> InvalidInput:
     what = f"{show_value(text)} has a finer fraction than its column, and the source has finerTimes=refuse"
     return InvalidInput(text=f"{what}; declare more digits, or STRING")
 
@@ -66,7 +66,7 @@ def without_finer_digits(texts: pa.Array, digits: int) -> pa.Array:
     if _REFUSES_FINER.get():
         finer = texts.filter(pc.match_substring_regex(texts, rf"\.\d{{{digits}}}\d*[1-9]"))
         if len(finer):
-            raise _finer(finer[0].as_py())
+            raise _finer_time_refusal(finer[0].as_py())
     return pc.replace_substring_regex(texts, rf"(\.\d{{{digits}}})\d+", r"\1")
 
 
