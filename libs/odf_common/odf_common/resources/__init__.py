@@ -1,0 +1,1 @@
+"""Resources (RFC-018): their values, references, selectors, templates, schedules and phases. Pure."""
