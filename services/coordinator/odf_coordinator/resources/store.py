@@ -9,7 +9,7 @@ An account in a query is the id of its resource. The identity of a type is its `
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NewType, Protocol, TypeAlias
 
@@ -91,11 +91,12 @@ class ResourceReference:
     """A reference in the document of a resource."""
 
     path: str
-    """Its place, such as `spec.config.password`; unique in the resource."""
+    """Its place, such as `spec.config.password`."""
     type: TypeId
     id: ResourceId | None = None
     """The resource that it was resolved to, which may be gone; None: unresolved, and found by its names."""
     account: ResourceId | None = None
+    """The account in which the name is looked up; None for accounts, and if that account is unresolved itself."""
     name: str | None = None
     did: str | None = None
 
@@ -160,7 +161,7 @@ class Query:
     name: str = "%"
     """A pattern for the whole name, without case; `%` stands for any characters, also none."""
     phase: str | None = None
-    labels: Mapping[str, Json] = {}
+    labels: Mapping[str, Json] = field(default_factory=dict)
     """Values that labels are equal to, by key, as JSON compares: 1 equals 1.0, and neither "1" nor true."""
     label_keys: Sequence[str] = ()
     """Labels that exist, whatever their value."""
@@ -247,9 +248,11 @@ class HistoryPurged(Conflict):
 class ResourcesUnreadable(Damaged):
     """The database of resources cannot be read."""
 
-    def advice(self) -> str:
-        """Return the remedy."""
-        return "stop the node, and restore the database of resources from a backup; datasets are not affected"
+    ADVICE = "{remedy}"
+
+    remedy: str = (
+        "stop the node, and restore the database of resources from a backup; datasets are not affected"
+    )
 
 
 class Snapshot(Protocol):
@@ -261,8 +264,11 @@ class Snapshot(Protocol):
     def by_ids(self, ids: Sequence[ResourceId]) -> Mapping[ResourceId, StoredResource]:
         """Return the existing ones of many resources."""
 
-    def by_name(self, type: TypeId, account: ResourceId, name: str) -> StoredResource | None:
-        """Return the resource that has a name, without case, even if its deletion was requested."""
+    def by_name(self, type: TypeId, account: ResourceId | None, name: str) -> StoredResource | None:
+        """Return the resource that has a name, without case, even if its deletion was requested.
+
+        `account` is None for accounts: they own themselves, and their names are unique in the node.
+        """
 
     def by_did(self, type: TypeId, did: str) -> StoredResource | None:
         """Return the resource that has a DID; of several, one whose deletion was not requested, then the oldest."""
@@ -283,9 +289,12 @@ class Snapshot(Protocol):
         """Return the resources with a reference that was resolved to this one, by id."""
 
     def unresolved_to(
-        self, type: TypeId, account: ResourceId, name: str, did: str | None = None
+        self, type: TypeId, account: ResourceId | None, name: str, did: str | None = None
     ) -> tuple[StoredResource, ...]:
-        """Return the resources with an unresolved reference by this name, without case, or by this DID; by id."""
+        """Return the resources with an unresolved reference by this name, without case, or by this DID; by id.
+
+        `account` is None for accounts, as in their references.
+        """
 
     def events_of(self, id: ResourceId) -> tuple[ResourceEvent, ...]:
         """Return all events of a resource, or of a removed one until it is purged."""
@@ -312,8 +321,8 @@ class Transaction(Snapshot, Protocol):
         Raises `RevisionMoved` or `LeaseLost` before anything of these changes is written.
         """
 
-    def remove(self, id: ResourceId, now_ms: int) -> None:
-        """Replace a resource by its tombstone; its events stay. Raises `RevisionMoved` if it does not exist."""
+    def remove(self, resource: StoredResource, now_ms: int) -> None:
+        """Replace a resource by its tombstone; its events stay. Raises `RevisionMoved`."""
 
     def erase_payloads(self, id: ResourceId) -> None:
         """Erase the payloads of all events of a resource so that they cannot be recovered from the database."""
@@ -322,9 +331,10 @@ class Transaction(Snapshot, Protocol):
         """Forget tombstones and events of resources that were removed before; return the number of resources."""
 
     def lease(self, id: ResourceId, holder: str, *, ttl_ms: int, now_ms: int) -> FencingToken | None:
-        """Lease an existing resource, and return a token larger than all before; None if it is leased already.
+        """Lease a resource, and return a token larger than all before; None if it is leased already.
 
-        The same holder waits like any other, so that two of its threads never have the same resource.
+        The same holder waits like any other, so that two of its threads never have the same resource. Raises `NotFound`
+        if it does not exist.
         """
 
     def extend(self, id: ResourceId, token: FencingToken, *, ttl_ms: int, now_ms: int) -> None:
