@@ -220,7 +220,7 @@ class NamePattern:
         """Return whether `alias` matches the pattern, without regard to case."""
         if self.account is not None and self.account != alias.account:
             return False
-        return _covers(self.dataset.lower().split(_WILD), alias.dataset.key)
+        return is_like(self.dataset.lower(), alias.dataset.key)
 
 
 def is_pattern(text: str) -> bool:
@@ -311,8 +311,9 @@ def parse_pattern(text: str) -> NamePattern:
     return NamePattern(Name(account) if slash else None, dataset)
 
 
-def _covers(parts: list[str], name: str) -> bool:
-    """Return whether `name` is the parts with anything between them; linear, where a regex would backtrack."""
+def is_like(pattern: str, name: str) -> bool:
+    """Return whether a string matches a pattern with `%`; linear, where a regex would backtrack."""
+    parts = pattern.split(_WILD)
     first, last = parts[0], parts[-1]
     if len(parts) == 1:
         return name == first

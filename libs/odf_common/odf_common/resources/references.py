@@ -232,6 +232,12 @@ def is_type(type: TypeRef, uri: TypeUri) -> bool:
     return type.identity == uri.identity if isinstance(type, TypeUri) else type == uri.name
 
 
+def split_type(text: str) -> tuple[str | None, str]:
+    """Return the type before the colon, None without one, and the rest of a reference or selector."""
+    match = None if text.startswith(DID) else _TYPE.fullmatch(text)
+    return (match[1], match[2]) if match else (None, text)
+
+
 def disagreements(reference: Reference, target: Handle) -> tuple[str, ...]:
     """Return a warning for each note that differs from the target; raises `InvalidReference` if the DID differs."""
     if reference.did and target.did and reference.did != target.did:
@@ -267,12 +273,8 @@ class _Target(NamedTuple):
 
 def _parse_string(value: object, field: ReferenceField) -> tuple[TypeRef, str | None, _Target]:
     rest, mark, path = str(value).partition("#")
-    typed = None if rest.startswith(DID) else _TYPE.fullmatch(rest)
-    return (
-        _require_type(typed and typed[1], field),
-        path if mark else None,
-        _parse_target(typed[2] if typed else rest),
-    )
+    kind, target = split_type(rest)
+    return _require_type(kind, field), path if mark else None, _parse_target(target)
 
 
 def _parse_object(value: object, field: ReferenceField) -> tuple[TypeRef, str | None, _Target]:

@@ -203,6 +203,10 @@ class TypeIdentity(NamedTuple):
     context: str
     name: str
 
+    def __str__(self) -> str:
+        """Return the URI without the version."""
+        return "/".join(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeUri:
