@@ -48,9 +48,10 @@ def topic_name(alias: str, source: str, taken: Collection[str], *, prefix: str =
     return next(name for name in names if name not in taken)
 
 
-def _append_digest(plain: str, text: str) -> str:
-    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGEST_DIGITS]
-    return f"{plain[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
+def _append_digest(name: str, identity: str) -> str:
+    """Return a topic name, shortened if necessary, with a digest of what distinguishes it from similar ones."""
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{name[: MAX_NAME_CHARACTERS - DIGEST_DIGITS - 1]}-{digest}"
 
 
 def _attempts() -> Iterator[str]:

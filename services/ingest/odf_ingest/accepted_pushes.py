@@ -286,8 +286,12 @@ class AcceptedPushes:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._settled = threading.Condition()
-        self._working: dict[DatasetId, bool] = {}  # whether there may be more than the worker has seen
-        self._delays: dict[str | DatasetId, OdfError] = {}  # of a push by its receipt, or of all of a dataset
+        self._working: dict[
+            DatasetId, bool
+        ] = {}  # with a worker; True if it has to look for pushes once more
+        self._delays: dict[
+            str | DatasetId, OdfError
+        ] = {}  # why they wait: a push by its receipt, or all pushes of a dataset
 
     @property
     def receipts(self) -> Receipts:
@@ -362,7 +366,7 @@ class AcceptedPushes:
             self.wake(dataset)
 
     def _settle(self, dataset: DatasetId, push: PendingPush) -> None:
-        """Commit a push, as often as it takes, and store the outcome; leave it if the service stops."""
+        """Commit a push, retrying transient errors, and store the outcome; give up only if the service stops."""
         tries = bugs = 0
         while not self._stop.is_set():
             try:
@@ -371,7 +375,7 @@ class AcceptedPushes:
             except OdfError as error:
                 if self._stop.is_set():
                     return
-                if _may_pass(error):
+                if _is_transient(error):
                     tries += 1
                     self._delay(dataset, push, error, is_first=tries == 1)
                     self._pause(PUSH_BACKOFF.pause(tries))
@@ -395,7 +399,7 @@ class AcceptedPushes:
             return
 
     def _pause(self, seconds: float) -> None:
-        """Wait for some seconds, but no longer than until a part that does not answer now does again."""
+        """Wait for some seconds, or until a part that does not answer now answers again."""
         silent, until = self._parts.silent, time.monotonic() + seconds
         if silent.find(NEEDED) is None:
             self._stop.wait(seconds)
@@ -403,7 +407,7 @@ class AcceptedPushes:
             self._stop.wait(SILENCE_POLL_SECONDS)
 
     def _delay(self, dataset: DatasetId, push: PendingPush, error: OdfError, *, is_first: bool) -> None:
-        """Record why a push is tried again, if it is the disk: those who wait for its outcome are told."""
+        """Record why a push is retried, if the disk is the cause, and wake the calls that wait for its outcome."""
         if is_first:
             log.warning("accepted push is retried", dataset_id=str(dataset), why=str(error))
         with self._settled:
@@ -444,7 +448,7 @@ def _with_outcome(receipt: Receipt, outcome: Outcome) -> Receipt:
     return replace(receipt, state=State.UNCHANGED, head=head, records=0)
 
 
-def _may_pass(error: OdfError) -> bool:
+def _is_transient(error: OdfError) -> bool:
     """Return whether another attempt may succeed although the push stays the same."""
     return isinstance(error, Unavailable | NothingCommitted) or pauses_source(error)
 

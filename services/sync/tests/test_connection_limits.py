@@ -351,13 +351,13 @@ def test_requests_are_counted_by_one_thread_at_a_time() -> None:
 
 def test_an_attempt_that_did_not_fail_does_not_count() -> None:
     failed = FailedLogins(2, lambda: 0.0)
-    failed.take_back("a")
+    failed.forget_one("a")
     for _ in range(2):
         failed.note("a")
-    failed.take_back("a")
+    failed.forget_one("a")
     assert failed.wait_seconds("a") == 0.0
     failed.note("a")
     assert failed.wait_seconds("a") == 60.0
     for _ in range(2):
-        failed.take_back("a")
+        failed.forget_one("a")
     assert not failed._failures, "a caller without failures takes no memory"

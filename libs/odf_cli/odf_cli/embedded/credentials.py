@@ -44,7 +44,7 @@ def with_redis(settings: Settings, address: str) -> Settings:
 
 
 def client_properties(home: Path, user: str) -> Path:
-    """Return the file with the settings of Kafka clients of this user, whether it exists or not."""
+    """Return the path of this user's settings for Kafka clients; the file need not exist."""
     return secret_file(home, f"{KAFKA_SECRETS[user]}.properties")
 
 

@@ -112,7 +112,7 @@ class RedisLock:
         self._lock = lock
 
     def release(self) -> None:
-        """Release it, unless it has expired and belongs to another process."""
+        """Release the lock, unless it has expired and belongs to another process."""
         self._connection.ask(self._release, otherwise=None)
 
     def _release(self, _: "redis.Redis") -> None:

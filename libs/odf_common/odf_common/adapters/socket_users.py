@@ -128,7 +128,7 @@ def _ends_of(descriptor: int) -> tuple[Address, Address] | None:
 
 @cache
 def are_users_known() -> bool:
-    """Return whether the kernel tells this process whose sockets are, tried once with a connection to itself."""
+    """Return whether the kernel tells this process which user owns a socket; tried once, on a connection to itself."""
     with suppress(OSError), socket.create_server((LOOPBACK, 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address, timeout=KERNEL_ANSWER_SECONDS) as client:

@@ -1,7 +1,7 @@
 """A pool of threads that keeps working while the system starts no other thread for the process.
 
-The standard pool raises an error then, after it has queued the task. gRPC's server, for one, would never take a call
-again.
+The standard pool would raise an error after it has queued the task. After that, gRPC's server, for example, would
+never accept a call again.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 
 class SteadyThreadPool(ThreadPoolExecutor):
-    """One thread from the start; if no other can be started, tasks wait for those that exist."""
+    """A pool that starts its first thread at once; if no further thread can be started, tasks wait for the others."""
 
     def __init__(self, most: int, name: str) -> None:
         """Start up to `most` threads; raises `RuntimeError` if the first cannot be started."""

@@ -64,9 +64,10 @@ def plan_inputs(
     """Return the data that the next transform step reads from each input, in SetTransform order.
 
     None if there is nothing to do.
-    `heads` has the inputs' states by id. There is nothing to do without a transform, while an input has no schema, or
-    if all inputs are unchanged and the output has a schema. A planned step may still contain nothing but definitions,
-    which only the inputs' blocks show (`has_work`), and it may end before the heads (`input_until_change`).
+    `heads` has the chain states of the inputs at their heads, by id. There is nothing to do without a transform, while
+    an input has no schema, or if no input has changed and the output has a schema. Whether a planned step has any
+    records or watermarks (`has_work`), and whether it ends before the heads (`input_until_change`), is known only once
+    the inputs' blocks are read.
     """
     if state.transform is None:
         return None

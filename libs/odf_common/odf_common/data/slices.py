@@ -281,7 +281,7 @@ class _HashingFile:
 
 
 class _reading:  # noqa: N801 - reads as a verb
-    """Turns Arrow's errors for a bad file into `CorruptSlice`; an error that may pass is raised as it is."""
+    """Turns Arrow's errors for a bad file into `CorruptSlice`; a transient error is raised as it is."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -48,7 +48,7 @@ class StoredDataset:
         return self.blobs.read(self.dataset, ObjectKind.BLOCK, name)
 
     def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading; raises `NotFound`."""
+        """Open an object for reading; raises `NotFound`."""
         return self.blobs.open(self.dataset, kind, name)
 
     def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
@@ -67,7 +67,7 @@ class StoredDataset:
 def require_readable_block(blobs: BlobReader, dataset: DatasetId, block: Multihash) -> None:
     """Raise `Damaged` unless the block can be read and has its hash: no chain continues from an unreadable block.
 
-    A cached state does not show that; the block is usually in the page cache, since it was committed last.
+    A cached state does not prove that. The check is cheap: the last committed block is usually in the page cache.
     """
     try:
         raw = blobs.read(dataset, ObjectKind.BLOCK, block)

@@ -36,8 +36,8 @@ REASON_CHARACTERS: Final = 500
 class MessagePosition:
     """The position of a rejected message; its topic's `reading_id` distinguishes it from a later topic of that name.
 
-    A row of a file, or a message of a polling source, has no topic, and its number among the rejected ones of the
-    source as its offset.
+    A row of a file, or a message of a polling source, has no topic; its offset is its number among the rejected rows
+    and messages of the source.
     """
 
     topic_id: str

@@ -54,7 +54,7 @@ class BlobReader(Protocol):
         """Return its bytes as stored, unchecked; raises `NotFound`."""
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading; raises `NotFound`."""
+        """Open an object for reading; raises `NotFound`."""
 
     def open_stored(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open what the store itself has, and no copy of it; raises `NotFound`, and `Damaged` if it differs."""
@@ -192,7 +192,7 @@ class DatasetReader(Protocol):
         """Return a block's bytes, unverified; raises `NotFound`."""
 
     def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading; raises `NotFound`."""
+        """Open an object for reading; raises `NotFound`."""
 
     def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
         """Open what the store itself has, and no copy of it; raises `NotFound`, and `Damaged` if it differs."""
@@ -309,7 +309,7 @@ class Catalog(Protocol):
         """Claim a dataset, with the record of a killed process; None while another claim is held, or being settled."""
 
     def claims(self) -> tuple[CatalogEntry, ...]:
-        """Return the records of datasets that are being created or removed, held or abandoned."""
+        """Return the records of all claims, also abandoned ones, on datasets that are being created or removed."""
 
     def unreadable(self) -> tuple[str, ...]:
         """Return the names of unreadable entries, whose datasets are unknown."""
@@ -361,7 +361,7 @@ class Lock(Protocol):
     """A lock that is held."""
 
     def release(self) -> None:
-        """Release it, unless it has expired and belongs to another process."""
+        """Release the lock, unless it has expired and belongs to another process."""
 
 
 class Locks(Protocol):

@@ -77,8 +77,10 @@ class OutageWatch:
         self._checks = checks
         self._clock = clock
         self._running: dict[str, Future[None]] = {}
-        self._failures: dict[str, tuple[int, Timestamp]] = {}  # in a row, and when the first was
-        self._outages: dict[str, tuple[Timestamp, str]] = {}
+        self._failures: dict[
+            str, tuple[int, Timestamp]
+        ] = {}  # their number in a row, and the time of the first
+        self._outages: dict[str, tuple[Timestamp, str]] = {}  # since when, and why
 
     def run(self, stop: threading.Event) -> None:
         """Check until the service stops. The file is removed then, and at the start: a killed process leaves one."""
@@ -89,7 +91,7 @@ class OutageWatch:
         self._file.write(())
 
     def check(self, pool: ThreadPoolExecutor) -> None:
-        """Ask each part once; one that still owes its last answer is not asked again."""
+        """Ask each part once; a part that has not answered the last question yet is not asked again."""
         for part, check in self._checks.items():
             if part not in self._running:
                 self._running[part] = pool.submit(check)
@@ -114,11 +116,13 @@ class OutageWatch:
         raise error
 
     def _record_check(self, part: str, why: str | None) -> None:
+        """Record why a part did not answer, None if it did; an outage begins after `MIN_FAILURES` failures in a row."""
         now = self._clock.now()
         if why is None:
             self._failures.pop(part, None)
             if (outage := self._outages.pop(part, None)) is not None:
-                log.info("part answers again", part=part, seconds=_seconds(outage[0], now))
+                since, _ = outage
+                log.info("part answers again", part=part, seconds=_seconds(since, now))
             UNREACHABLE.labels(part).set(0)
             return
         count, since = self._failures.get(part, (0, now))

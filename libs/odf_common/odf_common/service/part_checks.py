@@ -1,4 +1,4 @@
-"""Checks of the parts of a node: each asks one for an answer, whether or not the part is ready."""
+"""Health checks of a node's parts: each asks one part for any answer; the part need not be ready."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

@@ -17,7 +17,7 @@ _FALSE: Final = frozenset({"0", "false", "no", "off", ""})
 
 
 def address(text: str) -> str:
-    """Return host:port."""
+    """Return the text; raises `ValueError` unless it is host:port."""
     match = _ADDRESS.fullmatch(text)
     if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"expected host:port, got {text!r}")
@@ -25,7 +25,7 @@ def address(text: str) -> str:
 
 
 def host(text: str) -> str:
-    """Return a host."""
+    """Return the text; raises `ValueError` unless it is a host."""
     return address(f"{text}:1").removesuffix(":1")
 
 

@@ -1,7 +1,7 @@
-"""Problems of chains of this node that no commit can mend, and the block to which a reset goes back.
+"""Problems in the chains of this node that no commit can fix, and the block to reset to.
 
-They are blocks that others brought before it was refused (`odf_common/chain/arrivals.py` says what may arrive), a
-watermark that one wrong event time has raised into the future, and results of a query that has to be another one.
+These are blocks of other nodes that arrived before they were refused (`odf_common/chain/arrivals.py` has the rules), a
+watermark that a wrong event time has raised into the future, and results of a query that has to be replaced.
 """
 
 from dataclasses import dataclass
@@ -174,7 +174,7 @@ def is_in_future(time: Timestamp, latest: Timestamp) -> bool:
 
 
 def lower_watermark(datasets: Datasets, handle: DatasetHandle) -> str:
-    """Return the way to take a root's watermark back to before it was raised to its value."""
+    """Return the remedy for a root whose watermark is too high: a reset to before the block that raised it."""
     return _lower(datasets, handle, _raise_of(datasets, handle.state))
 
 

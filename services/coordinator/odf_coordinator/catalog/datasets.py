@@ -401,7 +401,7 @@ class Datasets:
 
 
 def inputs_among(chosen: Mapping[DatasetId, DatasetHandle]) -> dict[DatasetId, list[DatasetId]]:
-    """Return for each of the datasets which others of them it reads."""
+    """Return for each dataset which of the other given datasets it reads."""
     return {
         dataset: [input_ for input_ in handle.inputs() if input_ in chosen]
         for dataset, handle in chosen.items()

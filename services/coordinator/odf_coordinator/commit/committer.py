@@ -51,7 +51,7 @@ MAX_ATTEMPTS: Final = 20  # a busy root receives about ten commits a second
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The events are in the chain, whose head is at least `state.head`; `already`: they were before."""
+    """The events are in the chain, whose head is `state.head` or later; `already`: an earlier commit added them."""
 
     state: ChainState
     already: bool = False
@@ -305,21 +305,22 @@ class Committer:
             self.announce(state)
 
     def run(self, stop: threading.Event) -> None:
-        """Settle moves until stopped. Their commits may not be repeated: the chain already has the blocks."""
+        """Make moves durable until stopped. Callers may not repeat these commits: the chain already has the blocks."""
         while not stop.wait(SETTLE_SECONDS):
             self.settle_moves()
 
     def settle_moves(self) -> None:
-        """Make the moves durable that could not be at once, and call the listeners."""
+        """Retry the moves that could not be made durable at once, and call the listeners."""
         for state, ref in tuple(self._unsettled.values()):
             self._unsettled.pop((state.head, ref), None)
             if self._settle_move(state, ref):
                 self._report_move(state, ref)
 
     def _settle_move(self, state: ChainState, ref: str) -> bool:
-        """Write a reference again that was moved before an error, as its folder is synced last; return whether it was.
+        """Rewrite a reference whose move failed after its file was replaced; return whether it had been moved.
 
-        Else the move would not be durable, and no listener would hear of it. `settle_moves` makes further attempts.
+        The folder is synced last, so such a move may not be durable, and no listener knows of it. If this fails too,
+        `settle_moves` makes further attempts.
         """
         dataset, new = state.dataset_id, state.head
         for attempt in range(1, SETTLE_ATTEMPTS + 1):

@@ -121,9 +121,9 @@ class Retractions:
         return _DERIVED if validated is not None and validated.can_retract else ""
 
     def _describe_derivative(self, handle: DatasetHandle) -> ValidatedQuery | None:
-        """Return the engine's answer about a derivative; None without a query, and for one refused today."""
+        """Return the engine's description of a derivative's query; None without one, or if the engine refuses it."""
         query = self._replacing.get(handle.id, handle.state.transform)
-        if query is None:  # after a reset to before it
+        if query is None:  # the dataset was reset to a block before its first query
             return None
         try:
             return self._describe(query, handle.state.vocabulary)

@@ -166,7 +166,10 @@ class Puller:
     def pull(
         self, refs: Iterable[str], *, is_all: bool, is_recursive: bool, is_wanted: Callable[[], bool]
     ) -> Iterator[PullProgress]:
-        """Iterate over steps; stop early once `is_wanted` returns False. A failure does not stop other datasets."""
+        """Pull the datasets and yield the progress; stop early once `is_wanted` returns False.
+
+        A dataset that fails does not stop the others.
+        """
         named, like = ([], [*self.datasets.scan()]) if is_all else self._resolve(refs)
         handles = [*named, *like]
         chosen, explicit = self._select_datasets(named, like, is_recursive=is_recursive)
@@ -323,7 +326,11 @@ class Puller:
     def _await_transform(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool]
     ) -> Iterator[PullProgress]:
-        """Wait for a run that starts after now, so that it includes all current data of the inputs."""
+        """Request a transform, and yield the progress until it has ended.
+
+        It starts after this call, so it includes all current data of the inputs. Raises the transform's error,
+        `EngineSilent`, and `Unavailable` if something that the transform needs stays unavailable.
+        """
         ticket = self.scheduler.request(handle.id)
         deadline = time.monotonic() + ENGINE_TIMEOUT_SECONDS
         while is_wanted():

@@ -1,7 +1,7 @@
-"""Queries that the installed engine refuses or would answer otherwise, and upgrades of derivatives to its version.
+"""Queries that the installed engine refuses or answers differently, and upgrades of derivatives to its version.
 
-A SetTransform of the same query names the new version. The state is converted as for every new query
-(`transforms/engine_output.py`), or all records are derived again from the beginning, in new blocks.
+An upgrade commits a SetTransform with the same query and the new version. As for every new query, the state is
+migrated (`transforms/engine_output.py`); or all records are derived again from the beginning, in new blocks.
 """
 
 import threading

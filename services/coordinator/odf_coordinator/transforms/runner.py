@@ -1,7 +1,7 @@
-"""One transform step of one derivative: new input data, through the engine, into its chain; and its progress.
+"""Runs one transform step of a derivative: reads new input data, has the engine compute, and commits the result.
 
-A plan uses the current heads, so everything since the last step is one step, unless an input's schema or vocabulary
-changes in between. The chain is the only state between steps; a repeated step produces the same records.
+A step ends at the current heads of the inputs, so it covers everything since the last step, unless an input's schema or
+vocabulary changes in between. The chain is the only state between steps; a repeated step produces the same records.
 """
 
 import threading
@@ -196,7 +196,7 @@ class Transformer:
     def plan(self, handle: DatasetHandle) -> StepInputs | None:
         """Return the next step of a derivative; None if there is nothing to do.
 
-        Raises `DatasetUnknown` for a missing input, and `InputDiverged` for one that no longer has the blocks read.
+        Raises `DatasetUnknown` if an input is missing, `InputDiverged` if it no longer has the blocks that were read.
         """
         if handle.state.transform is None:
             return None

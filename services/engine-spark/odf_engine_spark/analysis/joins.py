@@ -111,7 +111,7 @@ def _times(value: Tree, times: Times) -> tuple[Time, ...]:
 
 
 def join_kind(node: Tree) -> str:
-    """Return Spark's name of a join's kind, such as LeftOuter."""
+    """Return Spark's name for the kind of a join, such as LeftOuter."""
     kind = node.fields["joinType"]
     return str(kind.get("object") or kind.get("product-class")).rsplit(".", 1)[-1].removesuffix("$")
 

@@ -24,7 +24,7 @@ from odf_engine_spark.analysis.dialect import (
 from odf_engine_spark.analysis.emission_fingerprint import Fingerprint, fingerprint_of
 from odf_engine_spark.analysis.final_inputs import FinalStep, final_steps
 from odf_engine_spark.analysis.inexact_doubles import check_doubles
-from odf_engine_spark.analysis.plan_shape import shape_of
+from odf_engine_spark.analysis.plan_shape import Node, shape_of
 from odf_engine_spark.analysis.plan_size import check_size, table_size
 from odf_engine_spark.analysis.sandbox import check_transform, check_written
 from odf_engine_spark.analysis.semantic_changes import AnalysedQuery, SemanticChange, changes_of, kinds_since
@@ -155,6 +155,7 @@ def _check_inputs(inputs: Sequence[PlannedInput]) -> None:
 def _compile(
     spark: Spark, analysed: _AnalysedPlan, inputs: Sequence[PlannedInput], vocab: DatasetVocabulary
 ) -> PreparedTransform:
+    """Check the analysed plan, and cut it into stages that keep state and a last segment, which Spark runs."""
     tree = analysed.tree
     _check_repeatable(spark, analysed.plan)
     meanings = {input_.name.lower(): _meaning(input_) for input_ in inputs}
@@ -162,14 +163,10 @@ def _compile(
     check_system_columns(node.flow)
     columns = [(name, column) for name, column in output(tree) if column not in node.flow.system]
     _check_names([name for name, _ in columns], vocab)
-    if analysed.late is not None:
-        if analysed.emits_changes:
-            raise InvalidQuery(
-                text="the hints LATE and CHANGES exclude each other: with CHANGES no record is late"
-            )
-        check_late(node)
+    _check_late(analysed, node)
     event_time = dict(columns)[vocab.event_time_column]
-    of_time, loss = node.flow.times.get(event_time), _find_decimal_loss(spark, analysed)
+    output_time = node.flow.times.get(event_time)
+    loss = _find_decimal_loss(spark, analysed)
     schemas = tuple(input_.schema for input_ in inputs)
     query = AnalysedQuery(tree, node.flow.times, event_time, schemas, loss)
     compiler = Compiler(Plans(spark, spark.arrow_session(), _records_per_batch(tree)), add_stage)
@@ -179,7 +176,7 @@ def _compile(
     prepared = PreparedTransform(
         stages=tuple(compiler.stages),
         last=last,
-        event_time=of_time if isinstance(of_time, Time) else None,
+        event_time=output_time if isinstance(output_time, Time) else None,
         schema=output_schema_of(last.schema),
         keys=keys_of(node, [column for _, column in columns]),
         fingerprint=fingerprint_of(node),
@@ -190,6 +187,17 @@ def _compile(
     )
     _check_event_time(prepared, vocab.event_time_column)
     return prepared
+
+
+def _check_late(analysed: _AnalysedPlan, node: Node) -> None:
+    """Raise `InvalidQuery` unless the hint LATE, if there is one, may be used."""
+    if analysed.late is None:
+        return
+    if analysed.emits_changes:
+        raise InvalidQuery(
+            text="the hints LATE and CHANGES exclude each other: with CHANGES no record is late"
+        )
+    check_late(node)
 
 
 def _records_per_batch(tree: Tree) -> int:
@@ -227,6 +235,7 @@ def _error_of(check: Callable[[], None]) -> InvalidQuery | None:
 
 
 def _analyse(spark: Spark, transform: TransformSql, schemas: Mapping[str, pa.Schema]) -> _AnalysedPlan:
+    """Return the plan of the last step, analysed by Spark; all steps are checked."""
     tables: dict[str, Java] = {}
     as_of: dict[str, AsOf] = {}
     late: int | None = None

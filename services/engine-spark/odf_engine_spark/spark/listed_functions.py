@@ -1,8 +1,8 @@
 """All functions of Spark, each once: allowed in transforms, in ad-hoc queries only, or refused.
 
-A function stands as `name:Class+Class`: its name in SQL, and the classes (without their packages) that a plan may have
-for it. What is not listed is refused, so a function of a new release of Spark stays closed until someone has read what
-it does. Operators are functions too.
+A function is written as `name:Class+Class`: its name in SQL, and the classes (without their packages) that a plan may
+have for it. What is not listed is refused, so a function of a new release of Spark stays refused until it has been
+reviewed. Operators are functions too.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Strings become times without a look at the clock.
+"""Converts strings to times without reading the clock.
 
 Spark reads a string with a time of day alone, such as `10:00`, as a TIMESTAMP of the day on which the query
 runs: the same records would give another result tomorrow. Here it is no TIMESTAMP, as it is none for TIMESTAMP_NTZ and

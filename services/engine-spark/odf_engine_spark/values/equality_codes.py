@@ -68,7 +68,7 @@ def compact(codes: Numbers) -> Numbers:
 
 
 def is_among(codes: Numbers, others: Numbers) -> npt.NDArray[np.bool_]:
-    """Return a mask of the codes that also occur in `others`; both are compact."""
+    """Return a mask of the codes that also occur in `others`; apply `compact` to both before, which bounds memory."""
     seen = np.zeros(max(codes.max(initial=0), others.max(initial=0)) + 1, dtype=bool)
     seen[others] = True
     return np.asarray(seen[codes])

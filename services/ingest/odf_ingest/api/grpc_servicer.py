@@ -79,7 +79,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Push(
         self, request_iterator: Iterator[ingest_pb2.PushPart], context: grpc.ServicerContext
     ) -> ingest_pb2.PushReply:
-        """Commit one batch, or raise why nothing of it was committed."""
+        """Commit one batch; raises the error if nothing was committed."""
         first = next(request_iterator, None)
         if first is None or first.WhichOneof("part") != "header":
             raise InvalidInput(text="a push must start with its header")
@@ -113,7 +113,7 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     def Poll(
         self, request: ingest_pb2.PollRequest, context: grpc.ServicerContext
     ) -> Iterator[ingest_pb2.PollProgress]:
-        """Yield progress until all that is new is committed; raises what is wrong with the source."""
+        """Yield progress until all new data is committed; raises the error of the source."""
         dataset = self._entry(request.ref).dataset_id
         poll = partial(self.poller.poll, dataset, is_wanted=context.is_active)
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))

@@ -67,7 +67,8 @@ def watermark_of(
 ) -> Timestamp | None:
     """Return the batch's watermark, held back by the source's delay; None if it has none.
 
-    Event times further in the future than the source allows do not count, unless the batch itself computed `reached`.
+    `reached` is the watermark that the batch itself has computed. If it is None, the latest event time counts, without
+    those further in the future than the source allows.
     """
     if reached == KEEP_WATERMARK:
         return None

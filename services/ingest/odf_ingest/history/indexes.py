@@ -211,7 +211,7 @@ class KeptIndex(Generic[Index]):
         self.building: BuildProgress | None = None
 
     def catch_up(self, current: Callable[[], ChainState], is_wanted: IsWanted) -> None:
-        """Extend the index to the current state of the chain, or stop early once that is not wanted any more."""
+        """Extend the index to the current state of the chain, or stop early once that is no longer wanted."""
         self.building = self.building or BuildProgress(since=time.time())
         try:
             with self._lock:

@@ -142,7 +142,7 @@ class RunFolder:
         return self.stamp()
 
     def remove(self, files: Iterable[str | None]) -> None:
-        """Remove files of runs that are no longer in use; who reads them still can."""
+        """Remove the files of unused runs; processes that have one open can still read it."""
         for file in files:
             if file is not None:
                 with contextlib.suppress(OSError):

@@ -109,7 +109,10 @@ def without_count(state: SourceState | None) -> SourceState | None:
 
 
 class ReadFiles:
-    """The files that a dataset's chain says were read; keeps them, and walks only the blocks since. One thread."""
+    """The files that were read, according to a dataset's chain; caches them, and walks only newer blocks.
+
+    Not thread-safe.
+    """
 
     def __init__(self, read: ReadBlock) -> None:
         self._read = read

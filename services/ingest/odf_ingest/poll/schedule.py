@@ -1,6 +1,6 @@
 """Polls datasets at the interval in their source's settings, on the instance of ingest that owns them.
 
-A dataset whose poll fails for a reason that may pass is polled again sooner, with growing pauses. Times of polls are
+A dataset whose poll fails for a transient reason is polled again sooner, with growing pauses. Times of polls are
 not stored: after a restart each dataset is polled once, which costs one conditional request where nothing is new.
 """
 

@@ -2,10 +2,9 @@
 
 Positions come only from the chain. A source that cannot continue stops alone; the others continue.
 
-Kafka clients for all sources: a client has one position per partition, so sources of one topic need several clients.
-
-Sources of different topics share the first client. Each further source of a topic uses the next client that does not
-read the topic yet, so there are as many clients as sources of the most shared topic.
+A Kafka client has one position per partition, so sources of the same topic need different clients. Sources of different
+topics share the first client; each further source of a topic uses the next client that does not read the topic yet. So
+there are as many clients as the most shared topic has sources.
 """
 
 import threading

@@ -53,18 +53,18 @@ class Ancestor:
 
 
 class Lineage:
-    """The datasets of a node at one moment: each is looked at once."""
+    """The ancestry of a node's datasets at one point in time; each dataset is loaded at most once."""
 
-    def __init__(self, look: Callable[[DatasetId], Ancestor]) -> None:
-        """Look at a dataset by `look`, whose errors all methods pass on."""
-        self._look = look
+    def __init__(self, load: Callable[[DatasetId], Ancestor]) -> None:
+        """Load datasets by `load`; all methods raise its errors."""
+        self._load = load
         self._seen: dict[DatasetId, Ancestor] = {}
         self._sources: dict[DatasetId, frozenset[DatasetId]] = {}
 
     def sources(self, dataset: DatasetId) -> frozenset[DatasetId]:
-        """Return the private datasets that reach `dataset` on a way on which it was not published with them.
+        """Return the private datasets that `dataset` is derived from on a path on which they were not published.
 
-        So do datasets of which it is unknown what they read, itself included.
+        Datasets whose inputs are unknown count as private, `dataset` included.
         """
         if dataset not in self._sources:
             self._solve(dataset)
@@ -93,7 +93,7 @@ class Lineage:
         while waiting:
             if (current := waiting.pop()) not in seen:
                 seen.add(current)
-                ancestor = self._look(current)
+                ancestor = self._load(current)
                 yield current, ancestor
                 waiting.extend(ancestor.inputs)
 
@@ -225,8 +225,9 @@ class Directory:
     def private_origins(self, dataset: Incarnation) -> list[str]:
         """Return the names of private datasets of this node that a dataset comes from, but for published ones.
 
-        Whoever makes a dataset public publishes what its query leaves of those that it comes from at that moment; any
-        that it comes from later counts again. So does one whose chain or head is damaged: it is unknown what it reads.
+        Making a dataset public also publishes what its query shows of the private datasets that it is derived from at
+        that time; those that it is derived from later count again. So does one whose chain or head is damaged, since
+        what it reads is unknown.
         """
         return sorted(map(self._name, self._lineage().sources(id_of(dataset))))
 
@@ -236,7 +237,7 @@ class Directory:
 
     @contextmanager
     def one_moment(self) -> Iterator[None]:
-        """Look at each dataset once inside the block, which decides on many."""
+        """Load each dataset at most once inside the block, which decides about many datasets."""
         before = getattr(self._moment, "lineage", None)
         self._moment.lineage = before or Lineage(self._load_ancestor)
         try:
@@ -310,7 +311,8 @@ class Directory:
     def _own_visibility(self, dataset: Incarnation) -> Visibility:
         """Return the visibility that was chosen for a dataset, or the default, regardless of its inputs.
 
-        A mark as private counts more than the database, which may have been restored from an older backup.
+        A mark as private, which is stored next to the data, overrides the database: that may have been restored from an
+        older backup.
         """
         visibility = self.store.visibility(dataset)
         if self._marks_of(dataset):

@@ -33,7 +33,7 @@ LIMITED: Final = Counter(
 def counted_address(remote: str | None) -> str:
     """Return the key under which an address is counted.
 
-    Of IPv6 the network of 64 bits, which one host has to itself.
+    For IPv6 that is the /64 network, which usually belongs to one host.
     """
     try:
         address = ip_address((remote or "").partition("%")[0])
@@ -46,7 +46,7 @@ def counted_address(remote: str | None) -> str:
 
 
 def is_proxy(proxies: Networks, peer: str) -> bool:
-    """Return whether a peer is in the networks of trusted proxies; one of IPv4 may be written as one of IPv6."""
+    """Return whether a peer is in the networks of trusted proxies; an IPv4 address may be written as an IPv6 one."""
     try:
         address = ip_address(peer.partition("%")[0])
     except ValueError:
@@ -59,7 +59,7 @@ def forwarded_address(proxies: Networks, peer: str, forwarded_for: Sequence[str]
     """Return the address of a client: the peer's, or the one that a trusted proxy says it has the request from.
 
     `forwarded_for` has the headers `X-Forwarded-For` in their order: each proxy has added an address at the end. What a
-    client wrote before that is not looked at.
+    client itself wrote before those is ignored.
     """
     address = peer
     hops = [hop.strip() for header in forwarded_for for hop in header.split(",")]
@@ -119,11 +119,11 @@ class Pace:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds that the next bytes may take; 0 or less if they took too long."""
+        """Return the seconds that the next bytes may take; 0 or less if they took too long."""
         return min(self._pause_left, self._total_left)
 
     def note(self, size: int, seconds: float) -> None:
-        """Note that bytes, or none, have arrived after so many seconds."""
+        """Record that `size` bytes, possibly none, arrived after a wait of `seconds`."""
         earned = size / self._bytes_per_second
         self._pause_left = min(self._pause_seconds, self._pause_left - seconds + earned)
         self._total_left -= seconds
@@ -214,8 +214,8 @@ class FailedLogins:
         key = self._counted_key(key)
         self._failures.setdefault(key, deque(maxlen=self._most)).append(self._monotonic())
 
-    def take_back(self, key: Hashable) -> None:
-        """Count one attempt less, because it did not fail; of several at a time, any."""
+    def forget_one(self, key: Hashable) -> None:
+        """Remove a noted attempt, because it did not fail; of concurrent attempts it does not matter which."""
         key = self._counted_key(key)
         times = self._failures.get(key)
         if times:

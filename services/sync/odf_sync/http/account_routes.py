@@ -98,7 +98,7 @@ class DeviceLogins:
     def poll(self, code: str) -> str | None:
         """Return the token, None until the user has logged in.
 
-        The first answer may be lost, and other implementations repeat it: for `REPEATED_SECONDS` it is given again.
+        The first answer may be lost, and other implementations repeat it: it is repeated for `REPEATED_SECONDS`.
 
         Raises `KeyError` for an unknown code, and `TimeoutError` for one that has expired.
         """
@@ -308,7 +308,7 @@ class AccountRoutes:
         finally:
             self._logins -= 1
         for failures, key in counts:
-            failures.take_back(key)
+            failures.forget_one(key)
         return token
 
     async def _begin(self, request: web.Request) -> web.Response:

@@ -1,6 +1,6 @@
 """Limits on one connection: the time for the headers of a request, and the bytes of a message.
 
-Their number is limited by a proxy in front of a public address, and by the system's limit on open files.
+The number of connections is limited by a proxy in front of a public address, and by the system's limit on open files.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ async def listen(
     tls: ssl.SSLContext | None,
     header_seconds: float,
 ) -> asyncio.Server:
-    """Accept connections, and serve each with a protocol; the headers of each request have a time to arrive.
+    """Accept connections, and serve each with a protocol; the headers of a request have to arrive in time.
 
     Raises `OSError`.
     """
@@ -203,7 +203,7 @@ class SentFile(web.FileResponse):
     """A file as a response: it is sent after the handler has returned, and is in flight until then."""
 
     def set_status(self, status: int, reason: str | None = None) -> None:
-        """Set the status; that a file cannot be opened is said as a fault of ours, which no cache may keep."""
+        """Set the status; a file that cannot be opened is an error of the server, which no cache may keep."""
         if status in NOT_OPENED:
             status, reason = NOT_OPENED[status], None
             self.headers.popall(hdrs.CACHE_CONTROL, None)

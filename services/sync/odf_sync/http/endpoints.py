@@ -101,7 +101,7 @@ def caller_of(request: web.Request) -> Caller:
 
 
 def counted_caller(request: web.Request) -> Hashable:
-    """Return whom limits count a request for: an account, or else an address."""
+    """Return the key under which limits count a request: the caller's account, or else its address."""
     account = caller_of(request).account
     return counted_address(request.remote) if account is None else account.id
 

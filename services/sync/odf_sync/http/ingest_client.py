@@ -97,7 +97,7 @@ class IngestClient:
         return self._stopping.is_set()
 
     def end_waits(self, stop: threading.Event) -> None:
-        """Once the service stops, repeat no call any more: ingest may not come back before this process ends."""
+        """Stop retrying calls, since this service stops: ingest may not return before the process ends."""
         stop.wait()
         self._stopping.set()
 
@@ -125,7 +125,7 @@ class IngestClient:
     def _call(
         self, method: Callable[[PushStub], Callable[..., Reply]], request: object, seconds: float
     ) -> Reply:
-        """Call, and again while ingest may be restarted; all of it takes `seconds` at most."""
+        """Call, and retry while ingest may be restarting; take `seconds` in total at most."""
         begun = time.monotonic()
         while True:
             stub, left = self._stub, begun + seconds - time.monotonic()

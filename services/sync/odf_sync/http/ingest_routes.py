@@ -60,7 +60,7 @@ class UnsupportedEncoding(InvalidInput):
 
 
 class BodyCutOff(InvalidInput):
-    """The body ends before its own end, or is not encoded as its headers say."""
+    """The body is truncated, or is not encoded as its headers say."""
 
     ADVICE = "send the whole body again"
 

@@ -174,7 +174,7 @@ class _Lists:
             yield await self._count_files(downloads)
 
     async def _small(self) -> msg.DownloadsRequest | None:
-        """Return a list; None as soon as it is long, and then no more of it is read."""
+        """Return the items as a list; None as soon as there are too many, and the rest is not read."""
         now = asyncio.get_running_loop().time
         until = now() + IDLE_SECONDS
         self._connection.hold(SMALL_LIST_BYTES)

@@ -1,4 +1,4 @@
-"""The server's end of a push (wire-facts §8.5): nothing of it is seen before the head moves."""
+"""The server's end of a push (wire-facts §8.5): readers see none of it before the head moves."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -355,7 +355,7 @@ async def _await_uploads(channel: Channel, received: Callable[[], int]) -> None:
 
 
 def _other_name_refusal(alias: str) -> TransferRefused:
-    """Return the refusal of a dataset that exists under a name; it has the name if a close frame has room for it."""
+    """Return the refusal of a dataset that exists under another name, which it contains if it fits a close frame."""
     texts = (
         f"it has this dataset as {alias}",
         f"it has this as {alias}",

@@ -124,7 +124,7 @@ class FolderTarget:
         return durable.exists(self._file(kind, name))
 
     def blocks(self) -> Iterator[Multihash]:
-        """Yield none: `put` itself looks."""
+        """Yield nothing: `put` itself checks what exists."""
         return iter(())
 
     def put(self, kind: ObjectKind, name: Multihash, content: BinaryIO) -> None:

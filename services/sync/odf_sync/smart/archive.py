@@ -148,19 +148,19 @@ class _File:
 
 def _pair_with_signatures(files: Iterable[_File]) -> Iterator[tuple[_File, bytes]]:
     """Yield the files that are not signatures, each with the signature that comes before it, or nothing."""
-    signed, signature = "", b""
+    pending, signature = "", b""  # the name and content of a signature whose block comes next
     for file in files:
-        if file.name.startswith(_SIGNATURE) and not signed:
+        if file.name.startswith(_SIGNATURE) and not pending:
             if not 0 < file.size <= SIZE_LIMIT:
                 raise InvalidInput(text=f"{file.name[:80]!r} has {file.size} bytes", where=WHERE)
-            signed, signature = file.name, b"".join(file.pieces)
+            pending, signature = file.name, b"".join(file.pieces)
             continue
-        if signed not in ("", f"{_SIGNATURE}{file.name}"):
-            raise _misplaced_signature(signed)
+        if pending not in ("", f"{_SIGNATURE}{file.name}"):
+            raise _misplaced_signature(pending)
         yield file, signature
-        signed, signature = "", b""
-    if signed:
-        raise _misplaced_signature(signed)
+        pending, signature = "", b""
+    if pending:
+        raise _misplaced_signature(pending)
 
 
 def _files(archive: BinaryIO, count: int) -> Iterator[_File]:

@@ -1,8 +1,8 @@
-"""Sends a dataset to another node, to a folder or to a bucket: what is new since its head there.
+"""Pushes a dataset to another node, a folder or a bucket: only what is newer than the head of the copy.
 
-To a folder or a bucket go data and checkpoints, then blocks, then the head (spec: Dataset Sharing). A block is sent
-after its signature, so that a block that an earlier attempt has sent shows that its signature is there. A reader there
-sees the old chain or the new one, whole. What an interrupted attempt has written is found by the next one.
+In a folder or a bucket, data and checkpoints are written first, then blocks, and the head last (spec: Dataset
+Sharing), so a reader sees either the complete old chain or the complete new one. A signature is written before its
+block: where the block exists, so does the signature. A repeated push reuses what an interrupted one has written.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

@@ -294,7 +294,7 @@ class KafkaTopics:
         self._await({topic.topic for topic in topics})
 
     def _await(self, names: set[str], *, partitions: int = 1) -> None:
-        """Return when the topics have as many partitions, each with a leader, which takes some time after creation."""
+        """Wait until each topic has `partitions` partitions with leaders, which takes some time after creation."""
         deadline = time.monotonic() + ADMIN_TIMEOUT_SECONDS
         while not self._are_led(names, partitions):
             if time.monotonic() > deadline:
@@ -302,7 +302,7 @@ class KafkaTopics:
             time.sleep(TOPIC_POLL_SECONDS)
 
     def _are_led(self, names: Iterable[str], partitions: int) -> bool:
-        """Return whether each topic has as many partitions, all with a leader; only these topics are described."""
+        """Return whether each topic has `partitions` partitions, all with a leader; describes only these topics."""
         topics = self.describe(names).values()
         return all(isinstance(topic, TopicInfo) and len(topic.high) >= partitions for topic in topics)
 

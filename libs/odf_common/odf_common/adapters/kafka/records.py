@@ -210,7 +210,7 @@ class KafkaRecords:
             self.renew()
         if now >= self._search_at and len(self._next) > self._limits.max_unwatched:
             self._search_at = now + self._limits.search_seconds
-            self._try(now - self._limits.quiet_seconds)
+            self._start_watching(now - self._limits.quiet_seconds)
 
     def renew(self) -> None:
         """Continue with a new client at the same positions; what the old one has fetched ahead is fetched again."""
@@ -229,7 +229,7 @@ class KafkaRecords:
         self._consumer, self._former = new, 0
         old.close()
 
-    def _try(self, before: float) -> None:
+    def _start_watching(self, before: float) -> None:
         """Also watch the partitions whose end was reached before `before`; both clients fetch them for now."""
         offsets: dict[Partition, int] = {}
         for partition, ended in self._ended.items():

@@ -168,7 +168,7 @@ class LocalCatalog(Catalog):
         return tuple(sorted(self._read().unreadable))
 
     def strays(self, untouched_since: float, among: Iterable[DatasetId] | None = None) -> Iterator[DatasetId]:
-        """Iterate over datasets with objects but without a name, ever, last written before (epoch seconds)."""
+        """Yield datasets that have objects, never had a name, and were last written before a time (epoch seconds)."""
         by_id = self._read().by_id
         for dataset in self._folders() if among is None else among:
             folder = stores.dataset_folder(self._home, dataset)

@@ -234,7 +234,7 @@ class LockHeld(Unavailable):
 def lock_file(file: Path, wait_seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """Hold a lock, exclusive among threads and processes; raises `LockHeld` after `wait_seconds`.
 
-    Only the holder may remove the lock's file: those who wait for it then lock the new file of this name instead.
+    Only the holder may remove the lock's file: waiting processes then lock the new file of this name instead.
     """
     with translate_os_errors(file):
         handle = _locked_handle(file, wait_seconds)

@@ -64,11 +64,11 @@ class FolderDataset:
         return read_file(self.local_path(ObjectKind.BLOCK, name))
 
     def open(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading; raises `NotFound`."""
+        """Open an object for reading; raises `NotFound`."""
         return open_to_read(self.local_path(kind, name))
 
     def open_stored(self, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading: there are no copies of it. Raises `NotFound`."""
+        """Open an object for reading; a folder has no cached copies. Raises `NotFound`."""
         return self.open(kind, name)
 
     def local_path(self, kind: ObjectKind, name: Multihash) -> Path:

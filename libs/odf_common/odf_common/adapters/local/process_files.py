@@ -142,7 +142,7 @@ class StagedFile:
                 yield size
 
     def close(self) -> None:
-        """Remove it, unless the node has taken it, and unlock it."""
+        """Remove the file unless the node has taken it over, then unlock it."""
         try:
             self._file.unlink(missing_ok=True)
         finally:

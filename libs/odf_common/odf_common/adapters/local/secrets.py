@@ -150,9 +150,9 @@ def ensure_secret(home: Path, name: str) -> str:
 
 
 def keep_private(home: Path) -> None:
-    """Create files for this process's user only, if the home is this user's.
+    """Make new files of this process readable only by its user, if this user owns the home.
 
-    What root creates in another user's home, the node has to read.
+    Root may work in the home of another user, whose node has to be able to read what root creates.
     """
     with contextlib.suppress(OSError):
         if home.stat().st_uid == os.geteuid():

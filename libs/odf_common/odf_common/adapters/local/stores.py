@@ -88,7 +88,7 @@ class LocalBlobStore(BlobStore):
             return read_file(self._file(dataset, kind, name))
 
     def open(self, dataset: DatasetId, kind: ObjectKind, name: Multihash) -> BinaryIO:
-        """Open it for reading; raises `NotFound`."""
+        """Open an object for reading; raises `NotFound`."""
         with _missing(kind, name):
             return open_to_read(self._file(dataset, kind, name))
 

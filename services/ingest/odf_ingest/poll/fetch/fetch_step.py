@@ -2,7 +2,7 @@
 
 `poll/poller.py` calls it, and commits what it yields.
 
-A body that arrives in pieces, over whatever protocol: stored, hashed, limited; what may pass is tried again.
+A body that arrives in pieces, over any protocol: stored, hashed, limited; transient errors are retried.
 """
 
 import hashlib
@@ -168,7 +168,7 @@ class FetchedMessages:
 def fetch(step: FetchStep, context: Context) -> Generator[FetchedFile | FetchedMessages]:
     """Iterate over what is new, in the order in which it is to be committed.
 
-    Each is committed before the next is asked for. Raises what is wrong with the source: `Unavailable` may pass.
+    Each is committed before the next one is requested. Raises the error of the source; `Unavailable` may be transient.
     """
     raise FetchUnsupported(step=type(step).__name__.removeprefix("FetchStep"))
 
@@ -184,7 +184,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validators:
-    """By what a server identifies a version of its content: `ETag` and `Last-Modified`, as far as it sends them."""
+    """The identifiers of a version of a server's content: `ETag` and `Last-Modified`, if it sends them."""
 
     etag: str | None = None
     modified: Timestamp | None = None
@@ -208,7 +208,7 @@ class Body:
     """Bytes that the server announces; 0 if unknown."""
 
     def store(self, target: Path, context: Context) -> tuple[Multihash, int]:
-        """Store it; return its hash and size. Raises `TooLarge`, and `SourceUnreachable` if it takes too long."""
+        """Store the body; return its hash and size. Raises `TooLarge`, and `SourceUnreachable` if it takes too long."""
         limit = context.limits.size
         if self.total > limit:
             raise TooLarge(what=self.label, limit=limit)
@@ -232,7 +232,7 @@ class Body:
 
 
 def with_retry(attempt: Callable[[], T], context: Context) -> T:
-    """Return the result of `attempt`, which is repeated after `SourceUnreachable`."""
+    """Return the result of `attempt`; retries it after `SourceUnreachable`, up to `ATTEMPTS` attempts in total."""
     for number in range(1, ATTEMPTS):
         try:
             return attempt()

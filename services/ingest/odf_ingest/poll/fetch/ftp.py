@@ -76,7 +76,7 @@ class _Version:
 
 
 def download(file: FtpFile, target: Path, context: Context, etag: str | None) -> Download | None:
-    """Store the content in `target`; None if its version is `etag`. Retries what may pass."""
+    """Store the content in `target`; None if its version is `etag`. Retries transient errors."""
 
     def attempt() -> Download | None:
         with _naming_errors(file), _Client(context.limits.networks) as client:

@@ -1,4 +1,4 @@
-"""A subscriber's connection to an MQTT broker: it confirms messages only when it is asked to. One thread."""
+"""A subscriber's connection to an MQTT broker: it confirms messages only on request. Not thread-safe."""
 
 import socket
 import ssl

@@ -61,7 +61,7 @@ class Request:
 
 
 def download(request: Request, target: Path, context: Context) -> Download | None:
-    """Store the content in `target`; None if it is the same as before. Retries what may pass."""
+    """Store the content in `target`; None if it is unchanged. Retries transient errors."""
 
     def attempt() -> Download | None:
         with restricted_pools(

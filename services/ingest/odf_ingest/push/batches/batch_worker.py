@@ -53,9 +53,9 @@ OnFailure = Callable[[PushSource, Exception, MessageBatch, object], None]
 
 @dataclass(eq=False, kw_only=True)
 class BatchWorker:
-    """Processes batches; `failed` is called for those that fail.
+    """Processes batches, and calls `failed` for those that fail.
 
-    Read batches on `readers`, one ahead of the commit of each dataset.
+    The threads of `readers` read batches, at most one ahead of the commit of each dataset.
     """
 
     queues: CommitQueues

@@ -83,7 +83,7 @@ def _exact(text: str, target: pa.DataType) -> int:
 
 
 def text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return decimals; raises Arrow's errors, and `ValueError` for one that has too many digits before the point."""
+    """Return decimals; raises Arrow's errors, and `ValueError` if a number has too many digits before the point."""
     digits = target.precision - target.scale
     # Arrow's cast would wrap some of the longer ones.
     is_usual = pc.match_substring_regex(texts, rf"^\s*[+-]?0*\d{{0,{digits}}}(?:\.\d*)?\s*$")
@@ -93,12 +93,12 @@ def text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def trimmed_text_to_decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return decimals, which may have white space around them as other numbers; raises as `text_to_decimals` does."""
+    """Return decimals; ignores white space around them, as for other numbers; raises as `text_to_decimals` does."""
     return text_to_decimals(pc.utf8_trim_whitespace(texts), target)
 
 
 def decimals_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the same numbers; raises Arrow's errors, and `ValueError` if one has no room."""
+    """Return the same numbers; raises Arrow's errors, and `ValueError` if a number has too many digits."""
     digits = target.precision - target.scale
     if values.type.precision - values.type.scale > digits:
         # As above.
@@ -114,7 +114,7 @@ def integers_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def integers_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the same numbers; raises `ValueError` if the type lacks one."""
+    """Return the same numbers; raises `ValueError` if the target type cannot represent one of them exactly."""
     floats = values.cast(target, safe=False)
     bounds = pc.min_max(values).as_py()
     if bounds["min"] >= -_EXACT_INTEGERS and bounds["max"] <= _EXACT_INTEGERS:
@@ -128,7 +128,7 @@ def integers_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def floats_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the same numbers; raises `ValueError` if the type lacks one."""
+    """Return the same numbers; raises `ValueError` if the target type cannot represent one of them exactly."""
     floats, doubles = values.cast(target), values.cast(pa.float64())
     is_same = pc.or_(pc.equal(floats.cast(pa.float64()), doubles), pc.is_nan(doubles))
     if not pc.all(is_same, min_count=0).as_py():
@@ -143,7 +143,10 @@ def floats_to_decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _short_decimals(values: pa.Array, target: pa.DataType) -> pa.Array | None:
-    """Return the decimals if all of them have few digits, as sums of money do; finding digits takes far longer."""
+    """Return the floats as decimals if all have few digits, as amounts of money do; None otherwise.
+
+    A shortcut: finding the shortest digits of a float, as by printing it, takes far longer.
+    """
     if target.scale > _EXACT_POWERS_OF_TEN or target.bit_width != _DECIMAL128_BITS:
         return None
     power = 10.0**target.scale
@@ -165,7 +168,7 @@ def _short_decimals(values: pa.Array, target: pa.DataType) -> pa.Array | None:
 
 
 def decimals_to_floats(values: pa.Array, target: pa.DataType) -> pa.Array:
-    """Return the nearest numbers, which have the same shortest digits; raises `ValueError` if one has others."""
+    """Return the nearest floats; raises `ValueError` if the shortest digits of a float are not those of its decimal."""
     # By text, since Arrow's own cast is not to the nearest number: it makes 19.990000000000002 of 19.99.
     floats = values.cast(pa.string()).cast(target)
     if not pc.all(pc.equal(floats_to_decimals(floats, values.type), values), min_count=0).as_py():
