@@ -39,7 +39,7 @@ help:
 setup: $(STAMPS)/projects $(STAMPS)/kafka $(PROTO_OUT)/.stamp $(STAMPS)/archive $(STAMPS)/spark ## install everything into .venv; fast if nothing has changed
 
 .PHONY: testsetup
-testsetup: setup $(STAMPS)/minio $(STAMPS)/nginx $(STAMPS)/samples $(STAMPS)/compiled ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
+testsetup: setup $(STAMPS)/minio $(STAMPS)/nginx $(STAMPS)/postgres $(STAMPS)/samples $(STAMPS)/compiled ## install what only tests need: a MinIO, built once; needs Go, takes some minutes
 
 .PHONY: demo
 demo: setup ## run the demo on real data: from messages to verified derivatives
@@ -172,6 +172,11 @@ $(STAMPS)/minio: Makefile | $(BIN)/python
 # Debian has it outside the path of users.
 $(STAMPS)/nginx: | $(BIN)/python
 	@$(call need,PATH=$$PATH:/usr/sbin nginx -v,nginx$(comma) of which tests run a proxy$(comma),nginx-light)
+	@mkdir -p $(STAMPS) && touch $@
+
+# The same. Tests start servers of their own, and use none that the system starts.
+$(STAMPS)/postgres: | $(BIN)/python
+	@$(call need,ls /usr/lib/postgresql/*/bin/initdb || command -v initdb,PostgreSQL$(comma) of which tests run a server$(comma),postgresql)
 	@mkdir -p $(STAMPS) && touch $@
 
 # Shapefiles that tests read: they are in the sources of the package, not in its wheel.

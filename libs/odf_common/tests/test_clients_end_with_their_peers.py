@@ -15,6 +15,7 @@ from odf_common.adapters.kafka import client_config
 from odf_common.adapters.kafka.quiet_partitions import QuietLimits
 from odf_common.adapters.redis import REDIS_TIMEOUT_SECONDS
 from odf_common.adapters.s3.bucket import READ_SECONDS
+from odf_coordinator.resources.sql_database import STATEMENT_SECONDS
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = sorted([*ROOT.glob("libs/*/odf_*"), *ROOT.glob("services/*/odf_*")])
@@ -39,6 +40,10 @@ HOMES = {
     "HTTPConnectionPool": set(),
     "HTTPSConnectionPool": set(),
     "ProxyManager": set(),
+    # PostgreSQL
+    "create_engine": {"odf_coordinator/resources/sql_database.py"},
+    "_Bounded.connect": {"odf_coordinator/resources/sql_database.py"},
+    "psycopg.connect": set(),
     # Besides those of the two adapters, they ask this machine's kernel, or whether a server listens, or connect a
     # service with its own JVM.
     "open_connection": {"odf_common/service/probes.py", "odf_coordinator/views/app.py"},
@@ -77,8 +82,6 @@ LIBRARIES = {
     "botocore",
     "aioboto3",
     "paho",
-    "sqlalchemy",
-    "psycopg",
     "smtplib",
 }
 
@@ -145,6 +148,7 @@ def test_what_notices_a_dead_peer_takes_less_than_ten_seconds() -> None:
         "Kafka, quiet partitions": QuietLimits().fetch_wait_ms + client_config.ANSWER_MS,
         "Kafka, a new connection": client_config.CONNECT_MS,
         "Kafka, idle": client_config.IDLE_MS,
+        "PostgreSQL": STATEMENT_SECONDS * 1000,
         "Redis": REDIS_TIMEOUT_SECONDS * 1000,
         "a bucket": READ_SECONDS * 1000,
         "an idle socket": kernel * 1000,

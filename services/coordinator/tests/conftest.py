@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.coordinator import Coordinator
+from odf_testing.postgres import PostgresServer, serving_postgres
 from structlog.testing import capture_logs
 
 from odf_cli import main as cli
@@ -13,6 +14,12 @@ from odf_common.adapters.grpc.server import serve
 from odf_coordinator.api.grpc_servicer import register
 
 Odf = Callable[..., int]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with serving_postgres() as server:
+        yield server
 
 
 @pytest.fixture

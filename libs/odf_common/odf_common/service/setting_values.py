@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
 from odf_common.adapters.s3.location import S3Location, checked_endpoint
 from odf_common.errors import InvalidInput
@@ -44,6 +45,20 @@ def prefix(text: str) -> str:
 def redis_address(text: str) -> str:
     """Return a URL of Redis, or host:port."""
     return text if text.startswith(("redis://", "rediss://", "unix://")) else address(text)
+
+
+def postgres_url(text: str) -> str:
+    """Return a URL of a PostgreSQL database, with its user and password; other options follow a question mark."""
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError:  # its text may have the password
+        raise ValueError("expected host:port; write / : @ of the password as %2F %3A %40") from None
+    if url.scheme not in {"postgresql", "postgresql+psycopg"} or not url.path.strip("/"):
+        raise ValueError("expected postgresql://user:password@host[:port]/database")
+    if any(option.endswith("password") for option in parse_qs(url.query)):  # it would be shown
+        raise ValueError("expected no password among the options, but before the host or in a passfile")
+    return text
 
 
 def http_url(text: str) -> str:

@@ -23,6 +23,7 @@ from odf_common.service.setting_values import (
     networks,
     number,
     one_of,
+    postgres_url,
     prefix,
     public_url,
     redis_address,
@@ -222,6 +223,12 @@ class Settings:
     )
     redis_key_file: Path | None = _option(
         folder, None, "private key of that certificate, in PEM", needs=_REDIS_CERTIFICATE, is_required=True
+    )
+    resources: str | None = _option(
+        postgres_url,
+        None,
+        "PostgreSQL database of resources, postgresql://user:password@host[:port]/database[?options of libpq]; by "
+        "default resources.db in the home",
     )
     engine: str | None = _option(
         address, None, "gRPC address of the engine; services default to 127.0.0.1:5544"

@@ -59,8 +59,32 @@ def test_all_faults_are_reported_together() -> None:
 
 
 def test_passwords_are_not_shown() -> None:
-    shown = Settings.from_env({"ODF_REDIS": "redis://me:secret@host:1/0"}).shown()
+    variables = {
+        "ODF_REDIS": "redis://me:secret@host:1/0",
+        "ODF_RESOURCES": "postgresql://me:secret@host/odf?a=b",
+    }
+    shown = Settings.from_env(variables).shown()
     assert shown["ODF_REDIS"] == "redis://me:***@host:1/0"
+    assert shown["ODF_RESOURCES"] == "postgresql://me:***@host/odf?a=b"
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("mysql://me:secret@host/odf", "expected postgresql://"),
+        ("postgresql://me:secret@host", "expected postgresql://"),
+        ("postgresql://me:sec/ret@host/odf", "%2F"),
+        ("postgresql://me:secret@host:99999/odf", "expected host:port"),
+        ("postgresql://me:secret@ho\u2100st/odf", "expected host:port"),
+        ("postgresql://me@host/odf?password=secret", "expected no password among the options"),
+        ("postgresql://me@host/odf?sslpassword=secret", "expected no password among the options"),
+    ],
+)
+def test_a_wrong_address_of_a_database_is_refused_without_its_password(url: str, fault: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Settings.from_env({"ODF_RESOURCES": url})
+    assert fault in str(caught.value)
+    assert "sec" not in str(caught.value)
 
 
 def test_switches_are_shown_as_they_are_written() -> None:
