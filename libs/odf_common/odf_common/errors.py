@@ -126,12 +126,17 @@ class InvalidInput(OdfError):
 
     text: str | None = None
     where: str | None = None
+    hint: str | None = None
 
     def __str__(self) -> str:
         """Return `where: text`, or the general form for errors with fields of their own."""
         if self.text is None:
             return super().__str__()
         return f"{self.where}: {self.text}" if self.where else self.text
+
+    def advice(self) -> str:
+        """Return the hint that was given."""
+        return self.hint or ""
 
 
 class NotFound(OdfError):

@@ -6,6 +6,7 @@ model is defined once (wire-facts §1).
 
 import types
 import typing
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum
 from functools import cache
@@ -69,6 +70,8 @@ class OneOf:
 
     members: tuple[type, ...]
     prefix: str
+    extensions: tuple[tuple[str, type], ...] = ()
+    """The `$schema` of each member with the tag `Ext`, which are not in blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,35 @@ class Vector:
     of: "Shape"
 
 
-Shape = Integer | Boolean | EnumShape | Text | Bytes | TimestampShape | TableShape | OneOf | Vector
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """A mapping of any strings to one shape; not in blocks."""
+
+    of: "Shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Spelled:
+    """A value that is written in a way of its own; not in blocks."""
+
+    name: str
+    """Name of the way: a `format` of JSON Schema, or the title of a schema."""
+    read: Callable[[object], object]
+    """Returns the value; raises `InvalidInput`, its `where` relative to the value."""
+    detail: object = None
+    """What the code that walks over values has to know of it."""
+
+
+Leaf = Integer | Boolean | Text | Bytes | TimestampShape | Spelled
+Shape = Leaf | EnumShape | TableShape | OneOf | Vector | MapOf
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Marks an annotated union that is not in blocks."""
+
+    prefix: str
+    extensions: tuple[tuple[str, type], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +186,23 @@ def shape_of(annotation: object) -> Shape:
         return _shape_of_members(typing.get_args(annotation))
     if origin is tuple:
         return Vector(shape_of(typing.get_args(annotation)[0]))
+    if origin is Mapping:
+        return MapOf(shape_of(typing.get_args(annotation)[1]))
     if origin is Annotated:
-        of, width = typing.get_args(annotation)
-        return EnumShape(of, width) if issubclass(of, IntEnum) else Integer(width)
+        return _shape_of_annotated(*typing.get_args(annotation))
     if not isinstance(annotation, type):
         raise TypeError(annotation)
     return _shape_of_class(annotation)
+
+
+def _shape_of_annotated(of: type, mark: Width | Spelled | Tagged) -> Shape:
+    match mark:
+        case Spelled():
+            return mark
+        case Tagged(prefix=prefix, extensions=extensions):
+            return OneOf(_members(of), prefix, extensions)
+        case Width():
+            return EnumShape(of, mark) if issubclass(of, IntEnum) else Integer(mark)
 
 
 def _shape_of_members(members: tuple[object, ...]) -> Shape:

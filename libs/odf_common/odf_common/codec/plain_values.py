@@ -8,9 +8,10 @@ and, for an unknown key, the nearest known one.
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Mapping
-from functools import cache
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import IntEnum
+from functools import cache, partial
+from typing import Any, Final, TypeVar, cast
 
 from odf_common.codec.model_schema import (
     EVENTS,
@@ -19,8 +20,11 @@ from odf_common.codec.model_schema import (
     EnumShape,
     Field,
     Integer,
+    Leaf,
+    MapOf,
     OneOf,
     Shape,
+    Spelled,
     TableShape,
     Text,
     TimestampShape,
@@ -36,6 +40,7 @@ from odf_common.metadata.events import UnknownEvent
 from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 T = TypeVar("T")
+EXTENSION: Final = "Ext"  # the kind of a member that its `$schema` selects
 UNKNOWN: Final = "Unknown"  # the kind of an event that this version cannot read
 
 
@@ -79,39 +84,169 @@ def _attributes(extra: ExtraAttributes) -> Any:
 
 def from_plain(cls: type[T], plain: object, where: str = "") -> T:
     """Return the `cls` that `plain` describes; raises `InvalidInput` with the path of the error as `where`."""
-    union = union_with(cls)
-    value = _member(union, plain, where) if union else _record(cls, plain, where)
-    if not isinstance(value, cls):
-        raise InvalidInput(
-            text=f"expected {tag_of(cls, union)}, got {tag_of(type(value), union)}", where=where
-        )
-    return value
+    return _Reader().value_of(cls, plain, where)
 
 
 def union_from_plain(union: OneOf, plain: object, where: str = "") -> Any:
     """Return the member of `union` that `plain` describes."""
-    return _member(union, plain, where)
+    return _Reader().member(union, plain, where)
 
 
-def _record(cls: type, plain: object, where: str, *, ignoring: str | None = None) -> Any:
-    if cls is ExtraAttributes:
-        return _extra(plain, where)
-    if not isinstance(plain, Mapping):
-        raise InvalidInput(text=f"expected a mapping, got {_describe(plain)}", where=where)
-    values: dict[str, Any] = {}
-    for key, content in plain.items():
-        if key == ignoring:
-            continue
+def read_all(shape: Shape, plain: object, where: str, problems: list[InvalidInput]) -> Any:
+    """Return the value of a shape that `plain` describes; or None, after every error was appended to `problems`.
+
+    Tags are accepted in their canonical spelling only.
+    """
+    found: list[InvalidInput] = []
+    value = _Reader(found).item(shape, plain, where)
+    problems += found
+    return None if found else value
+
+
+def map_spelled(shape: Shape, plain: Any, change: Callable[[Spelled, Any, str], Any], where: str = "") -> Any:
+    """Return a valid plain value, in which each value of a `Spelled` shape is what `change` returns for it.
+
+    `change` takes the shape, the plain value and its path.
+    """
+    match shape:
+        case Spelled():
+            return change(shape, plain, where)
+        case TableShape(of=of) if of is not ExtraAttributes and isinstance(plain, Mapping):
+            return _map_fields(of, plain, change, where)
+        case OneOf() if isinstance(plain, Mapping):
+            return _map_fields(_member_of(shape, plain), plain, change, where)
+        case Vector(of=of):
+            return [map_spelled(of, item, change, child(where, n)) for n, item in enumerate(plain)]
+        case MapOf(of=of):
+            return {key: map_spelled(of, item, change, child(where, key)) for key, item in plain.items()}
+        case _:
+            return plain
+
+
+def _map_fields(
+    cls: type, plain: Mapping[str, Any], change: Callable[[Spelled, Any, str], Any], where: str
+) -> dict[str, Any]:
+    def value(key: str, content: object) -> object:
+        if content is None or (key in {"kind", "$schema"} and key not in keys_of(cls)):
+            return content
+        return map_spelled(_field_for(cls, key, content, where).shape, content, change, child(where, key))
+
+    return {key: value(key, content) for key, content in plain.items()}
+
+
+def _member_of(union: OneOf, plain: Mapping[str, Any]) -> type:
+    if plain["kind"] == EXTENSION and union.extensions:
+        return dict(union.extensions)[plain["$schema"]]
+    return _members_by_tag(union)[plain["kind"]]
+
+
+class _Reader:
+    """Reads plain values; given a list of problems, it continues after errors, and accepts only canonical tags."""
+
+    def __init__(self, problems: list[InvalidInput] | None = None) -> None:
+        self._problems = problems
+
+    @property
+    def _is_strict(self) -> bool:
+        return self._problems is not None
+
+    def attempt(self, read: Callable[[], Any]) -> Any:
+        """Return the result of `read`; None after an error that was added to the problems."""
+        try:
+            return read()
+        except InvalidInput as error:
+            if self._problems is None:
+                raise
+            self._problems.append(error)
+            return None
+
+    def value_of(self, cls: type[T], plain: object, where: str) -> T:
+        """Return the `cls` that `plain` describes."""
+        union = union_with(cls)
+        value = self.member(union, plain, where) if union else self._record(cls, plain, where)
+        if not isinstance(value, cls) and not self._problems:
+            raise InvalidInput(
+                text=f"expected {tag_of(cls, union)}, got {tag_of(type(value), union)}", where=where
+            )
+        return cast("T", value)
+
+    def _record(self, cls: type, plain: object, where: str, *, ignoring: Collection[str] = ()) -> Any:
+        if cls is ExtraAttributes:
+            return _extra(plain, where)
+        if not isinstance(plain, Mapping):
+            raise InvalidInput(text=f"expected a mapping, got {_describe(plain)}", where=where)
+        before = len(self._problems or ())
+        values: dict[str, Any] = {}
+        for key, content in plain.items():
+            if key not in ignoring:
+                self.attempt(partial(self._entry, cls, values, key, content, where))
+        for field in fields_of(cls):
+            if not field.is_optional and field.name not in values:
+                self.attempt(partial(_refuse_missing, camel(field.name), where))
+        if len(self._problems or ()) > before:
+            return None
+        return cls(**values)
+
+    def _entry(self, cls: type, values: dict[str, Any], key: str, content: object, where: str) -> None:
         field = _field_for(cls, key, content, where)
         if field.name in values:
             raise InvalidInput(text=f"{key!r} is also given under another name", where=where)
         if content is None and field.is_optional:
-            continue
-        values[field.name] = _value(field.shape, content, child(where, key))
-    for field in fields_of(cls):
-        if not field.is_optional and field.name not in values:
-            raise InvalidInput(text=f"{camel(field.name)!r} is missing", where=where)
-    return cls(**values)
+            return
+        values[field.name] = None  # it is given, even if it is wrong
+        values[field.name] = self._value(field.shape, content, child(where, key))
+
+    def member(self, union: OneOf, plain: object, where: str) -> Any:
+        """Return the member of `union` that `plain` describes."""
+        if isinstance(plain, str):
+            plain = {"kind": plain}  # short form of members without required fields
+        if not isinstance(plain, Mapping):
+            raise InvalidInput(text=f"expected a mapping with 'kind', got {_describe(plain)}", where=where)
+        tag = plain.get("kind")
+        if not isinstance(tag, str):
+            text = f"'kind' is missing; expected one of {_keys_text(_tags(union))}"
+            raise InvalidInput(text=text, where=where)
+        if tag == EXTENSION and union.extensions:
+            return self._extension(union, plain, where)
+        cls = (_members_by_tag(union) if self._is_strict else _spellings(union)).get(tag)
+        if cls is None and tag == UNKNOWN and union is EVENTS:
+            return _unknown(plain, where)
+        if cls is None:
+            raise _unknown_tag(tag, _tags(union), where)
+        return self._record(cls, plain, where, ignoring=("kind",))
+
+    def _extension(self, union: OneOf, plain: Mapping[str, Any], where: str) -> Any:
+        extensions = dict(union.extensions)
+        cls = extensions.get(str(plain.get("$schema")))
+        if cls is None:
+            text = f"expected the $schema of an extension: one of {_keys_text(extensions)}"
+            raise InvalidInput(text=text, where=child(where, "$schema"))
+        return self._record(cls, plain, where, ignoring=("kind", "$schema"))
+
+    def _value(self, shape: Shape, plain: object, where: str) -> Any:
+        match shape:
+            case TableShape(of=of):
+                return self._record(of, plain, where)
+            case OneOf():
+                return self.member(shape, plain, where)
+            case Vector(of=of):
+                items = _expect(list, "a list", plain, where)
+                return tuple([self.item(of, item, child(where, n)) for n, item in enumerate(items)])
+            case MapOf(of=of):
+                entries = _expect(dict, "a mapping", plain, where)
+                return {key: self.item(of, item, child(where, key)) for key, item in entries.items()}
+            case EnumShape(of=of):
+                return _choice(shape, plain, where, of.__members__ if self._is_strict else _choices(of))
+            case _:
+                return _leaf(shape, plain, where)
+
+    def item(self, shape: Shape, plain: object, where: str) -> Any:
+        """Return the value of a shape; None after an error that was added to the problems."""
+        return self.attempt(lambda: self._value(shape, plain, where))
+
+
+def _refuse_missing(key: str, where: str) -> None:
+    raise InvalidInput(text=f"{key!r} is missing", where=where)
 
 
 def _field_for(cls: type, key: str, content: object, where: str) -> Field:
@@ -122,7 +257,9 @@ def _field_for(cls: type, key: str, content: object, where: str) -> Field:
         kind = list if isinstance(former.shape, Vector) else str
         return former if isinstance(content, kind) else keys[key]
     if key not in keys:
-        raise InvalidInput(text=f"unknown key {key!r}{_suggestion(key, keys)}", where=child(where, key))
+        near = _nearest(key, keys)
+        text = f"unknown key {key!r}{_suggestion(near)}"
+        raise InvalidInput(text=text, where=child(where, key), hint=near)
     return keys[key]
 
 
@@ -139,22 +276,10 @@ def keys_of(cls: type) -> dict[str, Field]:
     return {camel(field.name): field for field in fields_of(cls)}
 
 
-def _member(union: OneOf, plain: object, where: str) -> Any:
-    if isinstance(plain, str):
-        plain = {"kind": plain}  # short form of members without required fields
-    if not isinstance(plain, Mapping):
-        raise InvalidInput(text=f"expected a mapping with 'kind', got {_describe(plain)}", where=where)
-    tag = plain.get("kind")
-    if not isinstance(tag, str):
-        raise InvalidInput(text=f"'kind' is missing; expected one of {_keys_text(_tags(union))}", where=where)
-    cls = _spellings(union).get(tag)
-    if cls is None and tag == UNKNOWN and union is EVENTS:
-        return _unknown(plain, where)
-    if cls is None:
-        tags = _tags(union)
-        text = f"unknown kind {_describe(tag)}{_suggestion(tag, tags)}; expected one of {_keys_text(tags)}"
-        raise InvalidInput(text=text, where=child(where, "kind"))
-    return _record(cls, plain, where, ignoring="kind")
+def _unknown_tag(tag: str, tags: Collection[str], where: str) -> InvalidInput:
+    near = _nearest(tag, tags)
+    text = f"unknown kind {_describe(tag)}{_suggestion(near)}; expected one of {_keys_text(tags)}"
+    return InvalidInput(text=text, where=child(where, "kind"), hint=near)
 
 
 def _unknown(plain: Mapping[str, Any], where: str) -> UnknownEvent:
@@ -179,6 +304,11 @@ def _tags(union: OneOf) -> tuple[str, ...]:
 
 
 @cache
+def _members_by_tag(union: OneOf) -> dict[str, type]:
+    return dict(zip(_tags(union), union.members, strict=True))
+
+
+@cache
 def _spellings(union: OneOf) -> dict[str, type]:
     return {
         spelling: member
@@ -192,7 +322,7 @@ def tag_spellings(tag: str) -> tuple[str, str, str]:
     return tag, tag[0].lower() + tag[1:], tag.lower()
 
 
-def _value(shape: Shape, plain: object, where: str) -> Any:
+def _leaf(shape: Leaf, plain: object, where: str) -> Any:
     match shape:
         case Integer():
             return _integer(shape, plain, where)
@@ -200,17 +330,19 @@ def _value(shape: Shape, plain: object, where: str) -> Any:
             return _expect(bool, "true or false", plain, where)
         case Text():
             return _text(plain, where)
-        case EnumShape():
-            return _choice(shape, plain, where)
+        case Spelled(read=read):
+            return _spelled(read, plain, where)
         case Bytes() | TimestampShape():
             return _parse(shape, plain, where)
-        case TableShape(of=of):
-            return _record(of, plain, where)
-        case OneOf():
-            return _member(shape, plain, where)
-        case Vector(of=of):
-            items = _expect(list, "a list", plain, where)
-            return tuple([_value(of, item, child(where, n)) for n, item in enumerate(items)])
+
+
+def _spelled(read: Callable[[object], object], plain: object, where: str) -> Any:
+    try:
+        return read(plain)
+    except InvalidInput as error:
+        inner = error.where or ""
+        path = where + (inner if inner.startswith("[") or not inner else f".{inner}")
+        raise error.with_facts(where=path) from error
 
 
 def _expect(kind: type[T], what: str, plain: object, where: str) -> T:
@@ -238,14 +370,18 @@ def _integer(shape: Integer, plain: object, where: str) -> int:
     return plain
 
 
-def _choice(shape: EnumShape, plain: object, where: str) -> Any:
-    names = {way: choice for choice in shape.of for way in tag_spellings(choice.name)}
-    tag = _expect(str, f"one of {_keys_text(shape.of.__members__)}", plain, where)
+@cache
+def _choices(of: type[IntEnum]) -> dict[str, IntEnum]:
+    return {way: choice for choice in of for way in tag_spellings(choice.name)}
+
+
+def _choice(shape: EnumShape, plain: object, where: str, names: Mapping[str, IntEnum]) -> IntEnum:
+    members = _keys_text(shape.of.__members__)
+    tag = _expect(str, f"one of {members}", plain, where)
     if tag not in names:
-        members = _keys_text(shape.of.__members__)
-        raise InvalidInput(
-            text=f"unknown {shape.of.__name__} {tag!r}; expected one of {members}", where=where
-        )
+        near = _nearest(tag, shape.of.__members__)
+        text = f"unknown {shape.of.__name__} {tag!r}; expected one of {members}"
+        raise InvalidInput(text=text, where=where, hint=near)
     return names[tag]
 
 
@@ -274,8 +410,16 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in others)
 
 
-def _suggestion(key: str, keys: Iterable[str]) -> str:
-    near = nearest(key, keys)
+# Names of the former revision of RFC-018, and of other systems, that are not like ours.
+_FORMER_NAMES: Final = {"Cron": "Schedule", "EthereumLogs": "EvmLogs", "steps": "tasks"}
+
+
+def _nearest(key: str, keys: Collection[str]) -> str | None:
+    former = _FORMER_NAMES.get(key)
+    return former if former is not None and former in keys else nearest(key, keys)
+
+
+def _suggestion(near: str | None) -> str:
     return f"; did you mean {near!r}?" if near else ""
 
 
