@@ -1,0 +1,107 @@
+"""Manifests of resources: valid ones, and every error of every document."""
+
+import pytest
+
+from odf_common.resources.manifests import InvalidManifests, Problem, manifests_of, written_resources
+from odf_common.resources.registry import Types
+
+FIVE = b"""\
+$schema: https://opendatafabric.org/schemas/config/v1alpha1/Nope
+headers: {name: x}
+spec: {}
+---
+$schema: https://opendatafabric.org/schemas/config/v1alpha1/VariableSet
+headers: {name: x}
+spec: {variables: {}}
+status: {phase: Ready}
+---
+$schema: VariableSet
+headers: {name: a_b}
+spec: {variables: {}}
+---
+$schema: VariableSet
+headers: {name: x}
+spec:
+  variables: {}
+  other: {deep: 1}
+---
+$schema: Flow
+headers: {name: f}
+spec:
+  target: Dataset:%
+  triggers:
+    - {kind: Cron, cron: "* * * * *"}
+  tasks: []
+---
+$schema: VariableSet
+headers: {name: good}
+spec: {variables: {a: "1"}}
+"""
+
+
+def problems_of(text: bytes, file: str | None = None) -> tuple[Problem, ...]:
+    with pytest.raises(InvalidManifests) as refused:
+        manifests_of(written_resources(text, file), Types())
+    return refused.value.problems
+
+
+def test_every_error_of_every_document_is_told_with_its_place() -> None:
+    found = [(one.document, one.line, one.path, one.code, one.hint) for one in problems_of(FIVE, "five.yaml")]
+    types = "choose from " + ", ".join(kind.short_name for kind in Types())
+    assert found == [
+        (1, 1, "$schema", "UnknownType", types),
+        (2, 8, "status", "SystemField", "remove it; `--view input` prints a resource without such fields"),
+        (3, 11, "headers.name", "InvalidName", ""),
+        (4, 18, "spec.other", "SchemaViolation", ""),
+        (5, 25, "spec.triggers[0].kind", "SchemaViolation", "Schedule"),
+    ]
+
+
+def test_two_errors_of_one_document_are_both_told() -> None:
+    text = b'{"$schema": "Account", "headers": {"name": 1, "generation": 2}, "spec": {"accountType": "user"}}'
+    assert [(one.path, one.code) for one in problems_of(text)] == [
+        ("headers.generation", "SystemField"),
+        ("headers.name", "SchemaViolation"),
+        ("spec.accountType", "SchemaViolation"),
+        ("spec", "SchemaViolation"),
+    ]
+
+
+def test_a_list_of_manifests_is_a_batch() -> None:
+    text = b'{"items": [{"$schema": "VariableSet", "headers": {"name": "a"}, "spec": {"variables": {"x": "1"}}}]}'
+    (manifest,) = manifests_of(written_resources(text), Types())
+    assert (manifest.type.short_name, manifest.name.text, manifest.spec) == (
+        "VariableSet",
+        "a",
+        {"variables": {"x": "1"}},
+    )
+
+
+def test_text_that_is_no_yaml_names_its_line() -> None:
+    (problem,) = problems_of(b"a: [1,\nb: }", "x.yaml")
+    assert (problem.code, problem.file, problem.line) == ("InvalidYaml", "x.yaml", 2)
+
+
+def test_an_unknown_version_names_those_that_are_served() -> None:
+    uri = "https://opendatafabric.org/schemas/config/v2/VariableSet"
+    (problem,) = problems_of(f"$schema: {uri}\nheaders: {{name: x}}\nspec: {{variables: {{}}}}".encode())
+    assert problem.code == "UnsupportedVersion"
+    assert problem.hint == "https://opendatafabric.org/schemas/config/v1alpha1/VariableSet"
+
+
+@pytest.mark.parametrize("value", ["1", "true", "[x]", "{value: 1}", "{value: a, other: b}"])
+def test_a_variable_that_is_no_string_is_refused(value: str) -> None:
+    text = f"$schema: VariableSet\nheaders: {{name: x}}\nspec: {{variables: {{a: {value}}}}}"
+    (problem,) = problems_of(text.encode())
+    assert problem.path.removeprefix("spec.variables.a") in {"", ".value", ".other"}
+
+
+def test_a_secret_shows_no_value_in_its_repr() -> None:
+    kind = Types().of_schema("SecretSet")
+    spec = kind.read_spec({"secrets": {"pw": "swordfish"}}, [])
+    assert "swordfish" not in repr(spec)
+
+
+def test_system_made_types_are_refused() -> None:
+    (problem,) = problems_of(b"$schema: Task\nheaders: {name: x}\nspec: {kind: GarbageCollection}")
+    assert problem.code == "SystemField"
