@@ -94,7 +94,9 @@ class OdfError(Exception):
         if self.MESSAGE:
             return self.MESSAGE.format_map(vars(self))
         what = (self.__doc__ or type(self).__name__).strip().splitlines()[0].rstrip(".")
-        facts = ", ".join(f"{name}={value}" for name, value in self.facts().items() if value is not None)
+        facts = ", ".join(
+            f"{name}={value}" for name, value in self.facts().items() if value not in {None, ""}
+        )
         return f"{what}: {facts}" if facts else what
 
     def __repr__(self) -> str:
@@ -126,7 +128,7 @@ class InvalidInput(OdfError):
 
     text: str | None = None
     where: str | None = None
-    hint: str | None = None
+    hint: str = ""
 
     def __str__(self) -> str:
         """Return `where: text`, or the general form for errors with fields of their own."""
@@ -136,7 +138,7 @@ class InvalidInput(OdfError):
 
     def advice(self) -> str:
         """Return the hint that was given."""
-        return self.hint or ""
+        return self.hint
 
 
 class NotFound(OdfError):

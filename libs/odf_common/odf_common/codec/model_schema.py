@@ -97,7 +97,7 @@ class Spelled:
     read: Callable[[object], object]
     """Returns the value; raises `InvalidInput`, its `where` relative to the value."""
     detail: object = None
-    """What the code that walks over values has to know of it."""
+    """More about the values, for code that walks over them."""
 
 
 Leaf = Integer | Boolean | Text | Bytes | TimestampShape | Spelled

@@ -259,7 +259,7 @@ def _field_for(cls: type, key: str, content: object, where: str) -> Field:
     if key not in keys:
         near = _nearest(key, keys)
         text = f"unknown key {key!r}{_suggestion(near)}"
-        raise InvalidInput(text=text, where=child(where, key), hint=near)
+        raise InvalidInput(text=text, where=child(where, key), hint=near or "")
     return keys[key]
 
 
@@ -279,7 +279,7 @@ def keys_of(cls: type) -> dict[str, Field]:
 def _unknown_tag(tag: str, tags: Collection[str], where: str) -> InvalidInput:
     near = _nearest(tag, tags)
     text = f"unknown kind {_describe(tag)}{_suggestion(near)}; expected one of {_keys_text(tags)}"
-    return InvalidInput(text=text, where=child(where, "kind"), hint=near)
+    return InvalidInput(text=text, where=child(where, "kind"), hint=near or "")
 
 
 def _unknown(plain: Mapping[str, Any], where: str) -> UnknownEvent:
@@ -381,7 +381,7 @@ def _choice(shape: EnumShape, plain: object, where: str, names: Mapping[str, Int
     if tag not in names:
         near = _nearest(tag, shape.of.__members__)
         text = f"unknown {shape.of.__name__} {tag!r}; expected one of {members}"
-        raise InvalidInput(text=text, where=where, hint=near)
+        raise InvalidInput(text=text, where=where, hint=near or "")
     return names[tag]
 
 

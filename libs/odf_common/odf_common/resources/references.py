@@ -62,8 +62,8 @@ DATASET_TYPE: Final = TypeUri(context="dataset", name="Dataset")
 _SECRET_SET: Final = TypeUri(context="config", name="SecretSet")
 _SETS: Final = (_SECRET_SET, TypeUri(context="config", name="VariableSet"))
 ANY_RESOURCE: Final = ReferenceField()
-SOURCE: Final = ReferenceField(types=(TypeUri(context="source", name="Source"),))
-WEBHOOK_TARGET: Final = ReferenceField(types=(TypeUri(context="sink", name="WebhookTarget"),))
+SOURCE_FIELD: Final = ReferenceField(types=(TypeUri(context="source", name="Source"),))
+WEBHOOK_FIELD: Final = ReferenceField(types=(TypeUri(context="sink", name="WebhookTarget"),))
 VOLUME: Final = ReferenceField(
     types=(TypeUri(context="storage", name="PersistentVolume"),), writes_type=False
 )

@@ -10,6 +10,7 @@ from odf_common.errors import InvalidInput, nearest
 from odf_common.metadata.events import DatasetKind
 from odf_common.resources import specs
 from odf_common.resources.scalar_formats import TypeIdentity, TypeRef, TypeUri
+from odf_common.resources.spec_values import core_type
 
 
 class UnknownType(InvalidInput):
@@ -105,7 +106,7 @@ class Types:
     def of_schema(self, schema: object) -> ResourceType:
         """Return the type of a manifest's `$schema`: its URI or a short name. Raises `UnknownType`."""
         if not isinstance(schema, str):
-            raise UnknownType(text="'$schema' is missing", where="$schema", hint=self._known())
+            raise UnknownType(text="'$schema' is missing", where="$schema", hint=self._choices())
         found = self._by_uri.get(schema) or self._by_name.get(schema.lower())
         return found or self._refuse(schema)
 
@@ -122,7 +123,7 @@ class Types:
             known = ref in LABEL_VALUES or self.of_identity(ref.identity) is not None
             return ref if known else None
         found = self._by_name.get(ref.lower())
-        return found.uri if found is not None else specs.core_type(ref)
+        return found.uri if found is not None else core_type(ref)
 
     def of_identity(self, identity: TypeIdentity) -> ResourceType | None:
         """Return the type of an identity, in its newest version."""
@@ -135,9 +136,9 @@ class Types:
             text = f"{schema} is not served; served: {', '.join(same)}"
             raise UnsupportedVersion(text=text, where="$schema", hint=same[-1])
         near = nearest(schema.rpartition("/")[2], [kind.short_name for kind in self])
-        raise UnknownType(text=f"unknown type {schema!r}", where="$schema", hint=near or self._known())
+        raise UnknownType(text=f"unknown type {schema!r}", where="$schema", hint=near or self._choices())
 
-    def _known(self) -> str:
+    def _choices(self) -> str:
         return "choose from " + ", ".join(kind.short_name for kind in self)
 
 

@@ -24,7 +24,7 @@ DID = Did("did:odf:fed01" + "6f" * 32)
 WALLET = Did("did:pkh:eip155:1:0xb9c5714089478a327f09197987f16f9e5d936e8a")
 KEYS = TypeUri(context="config", name="SecretSet")
 VOLUME = TypeUri(context="storage", name="PersistentVolume")
-SOURCE = TypeUri(context="source", name="Source")
+SOURCE_FIELD = TypeUri(context="source", name="Source")
 DATASET = ShortTypeName("Dataset")
 URI = "https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset"
 NAME, ALICE = Name("name"), Name("alice")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odf_common.resources.manifests import InvalidManifests, Problem, manifests_of, written_resources
+from odf_common.resources.resource_manifests import InvalidManifests, Problem, manifests_of, written_resources
 from odf_common.resources.registry import Types
 
 FIVE = b"""\

@@ -1,4 +1,4 @@
-"""Manifests of resources: read from YAML or JSON, with every error of every document (RFC-018; resources §1, §3.8)."""
+"""Manifests of resources: read from YAML or JSON, with every error of every document (RFC-018)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,7 +91,7 @@ class WrittenResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class ResourceManifest:
     """The desired state of a resource: a valid document."""
 
     written: WrittenResource
@@ -134,11 +134,11 @@ def _items(parsed: Iterable[Document]) -> Iterable[tuple[Any, Document | None]]:
             yield value, document
 
 
-def manifests_of(written: Sequence[WrittenResource], types: Types) -> tuple[Manifest, ...]:
+def manifests_of(written: Sequence[WrittenResource], types: Types) -> tuple[ResourceManifest, ...]:
     """Return the manifests of documents; raises `InvalidManifests` with every error of every document."""
     if len(written) > MAX_RESOURCES:
         raise TooLarge(text=f"a batch has at most {MAX_RESOURCES} resources, got {len(written)}")
-    manifests: list[Manifest] = []
+    manifests: list[ResourceManifest] = []
     problems: list[Problem] = []
     for document in written:
         errors: list[InvalidInput] = []
@@ -151,7 +151,7 @@ def manifests_of(written: Sequence[WrittenResource], types: Types) -> tuple[Mani
     return tuple(manifests)
 
 
-def _manifest(written: WrittenResource, types: Types, errors: list[InvalidInput]) -> Manifest | None:
+def _manifest(written: WrittenResource, types: Types, errors: list[InvalidInput]) -> ResourceManifest | None:
     plain = written.plain
     if not isinstance(plain, Mapping):
         errors.append(InvalidInput(text="expected a mapping of $schema, headers and spec"))
@@ -161,13 +161,13 @@ def _manifest(written: WrittenResource, types: Types, errors: list[InvalidInput]
     except InvalidInput as error:
         errors.append(error)
         return None
-    errors.extend(_misplaced(plain))
+    errors.extend(_key_errors(plain))
     headers = _read_headers(plain.get("headers", {}), types, errors)
     if "spec" in plain:
         kind.read_spec(plain["spec"], errors)
     if errors:
         return None
-    return Manifest(written=written, type=kind, spec=plain["spec"], **headers)
+    return ResourceManifest(written=written, type=kind, spec=plain["spec"], **headers)
 
 
 def _type(plain: Mapping[str, Any], types: Types) -> ResourceType:
@@ -178,7 +178,7 @@ def _type(plain: Mapping[str, Any], types: Types) -> ResourceType:
     return kind
 
 
-def _misplaced(plain: Mapping[str, Any]) -> Iterator[InvalidInput]:
+def _key_errors(plain: Mapping[str, Any]) -> Iterator[InvalidInput]:
     """Return errors for keys that are unknown or missing."""
     for key in plain:
         if key == "status":
@@ -205,8 +205,8 @@ def _read_headers(plain: object, types: Types, errors: list[InvalidInput]) -> di
         "id": lambda value: ResourceId.parse(_text(value)),
         "name": lambda value: parse_name(_text(value)),
         "account": AccountRef.parse,
-        "labels": lambda value: _checked(value, check_labels, types),
-        "annotations": lambda value: _checked(value, check_annotations, types),
+        "labels": lambda value: _check_entries(value, check_labels, types),
+        "annotations": lambda value: _check_entries(value, check_annotations, types),
     }
     headers = {}
     for key, read in readers.items():
@@ -230,7 +230,7 @@ def _mapping(plain: object) -> dict[str, Any]:
     return plain
 
 
-def _checked(
+def _check_entries(
     plain: object, check: Callable[[Mapping[str, object], TypeLookup], object], types: Types
 ) -> dict[str, Any]:
     entries = _mapping(plain)
