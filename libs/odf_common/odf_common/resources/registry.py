@@ -36,7 +36,7 @@ class ResourceType:
     is_system_made: bool = False
     """Whether only controllers create resources of the type."""
 
-    def read_spec(self, plain: object, problems: list[InvalidInput]) -> Any:  # noqa: ANN401 - of any type
+    def read_spec(self, plain: object, problems: list[InvalidInput]) -> Any:
         """Return the typed spec, or as it is for a registered type; None after problems, with paths below `spec`."""
         if self.spec is not None:
             return read_all(self.spec, plain, "spec", problems)

@@ -30,8 +30,8 @@ URI = "https://opendatafabric.org/schemas/dataset/v1alpha1/Dataset"
 NAME, ALICE = Name("name"), Name("alice")
 FIELDS = [
     refs.ANY_RESOURCE,
-    refs.SOURCE,
-    refs.WEBHOOK_TARGET,
+    refs.SOURCE_FIELD,
+    refs.WEBHOOK_FIELD,
     refs.VOLUME,
     refs.CONFIG_VALUE,
     refs.CREDENTIAL,
@@ -76,14 +76,14 @@ def test_resource_ref_string_has_type_and_target(text: str, expected: Reference)
         ("http://h/c/v1/A:name", refs.ANY_RESOURCE, "the type of the target is missing"),
         ("https://h/c/v1/a:name", refs.ANY_RESOURCE, "is not the URI of a type"),
         ("Dataset:name#key", refs.ANY_RESOURCE, "a path is not possible"),
-        ("Dataset:name", refs.SOURCE, "Dataset cannot be referred to here"),
-        (f"{URI}:name", refs.SOURCE, "cannot be referred to here"),
+        ("Dataset:name", refs.SOURCE_FIELD, "Dataset cannot be referred to here"),
+        (f"{URI}:name", refs.SOURCE_FIELD, "cannot be referred to here"),
         ("VariableSet:name", refs.VOLUME, "VariableSet cannot be referred to here"),
         ("Secret:postgres#password", refs.CONFIG_VALUE, r"expected SecretSet\|VariableSet:\[ACCOUNT/\]NAME#PATH"),
         ("SecretSet:keys", refs.CONFIG_VALUE, "a path is missing"),
         ("keys#a", refs.CONFIG_VALUE, "the type of the target is missing"),
         (str(DID), refs.VOLUME, "PersistentVolume has no DID"),
-        (f"Source:{DID}", refs.SOURCE, "Source has no DID"),
+        (f"Source:{DID}", refs.SOURCE_FIELD, "Source has no DID"),
         (f"Dataset:{WALLET}", refs.ANY_RESOURCE, "is not the DID of a dataset"),
     ],
 )  # fmt: skip
@@ -146,7 +146,7 @@ def test_volume_ref_accepts_its_type_in_an_object_and_does_not_print_it() -> Non
         Reference.parse({"type": "Dataset", "name": "vault"}, refs.VOLUME)
 
 
-@pytest.mark.parametrize("field", [refs.SOURCE, refs.WEBHOOK_TARGET])
+@pytest.mark.parametrize("field", [refs.SOURCE_FIELD, refs.WEBHOOK_FIELD])
 def test_type_may_be_left_out_of_strings_where_the_field_fixes_it(field: ReferenceField) -> None:
     bare = Reference.parse("ca.bankofcanada", field)
     assert bare.type == field.fixed_type
@@ -183,7 +183,7 @@ def test_credential_that_is_a_variable_gives_a_warning() -> None:
     ("value", "field", "problem"),
     [
         ({"name": "x"}, refs.ANY_RESOURCE, "type is missing"),
-        ({"name": "x"}, refs.SOURCE, "type is missing"),
+        ({"name": "x"}, refs.SOURCE_FIELD, "type is missing"),
         ({"type": "Dataset"}, refs.ANY_RESOURCE, "a type alone names no resource"),
         ({"type": "Dataset", "account": "alice"}, refs.ANY_RESOURCE, "a type alone names no resource"),
         ({"type": "Dataset", "nam": "x"}, refs.ANY_RESOURCE, "unknown field 'nam'"),

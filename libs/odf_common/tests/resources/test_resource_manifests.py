@@ -2,8 +2,8 @@
 
 import pytest
 
-from odf_common.resources.resource_manifests import InvalidManifests, Problem, manifests_of, written_resources
 from odf_common.resources.registry import Types
+from odf_common.resources.resource_manifests import InvalidManifests, Problem, manifests_of, written_resources
 
 FIVE = b"""\
 $schema: https://opendatafabric.org/schemas/config/v1alpha1/Nope
