@@ -1,7 +1,5 @@
 """The owner of a home: the node whose id claims its Kafka topics, with datasets public or private by default."""
 
-import contextlib
-import os
 import socket
 import uuid
 from pathlib import Path
@@ -22,11 +20,7 @@ def node_id(home: Path) -> str:
     """Return the id of the home's node, created on first use; all processes of a home share it."""
     file = home / FILE
     if not file.exists():
-        pending = durable.write_pending(file, f"{uuid.uuid4().hex}\n".encode())
-        with contextlib.suppress(FileExistsError):
-            os.link(pending, file)  # another process may have been first
-        pending.unlink()
-        durable.sync_folder(home)
+        durable.create(file, f"{uuid.uuid4().hex}\n".encode())
     return file.read_text().strip()
 
 

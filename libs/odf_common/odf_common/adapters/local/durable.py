@@ -52,6 +52,17 @@ def write(target: Path, content: bytes, *, mode: int = READABLE) -> None:
     sync_folder(target.parent)
 
 
+def create(target: Path, content: bytes, *, mode: int = READABLE) -> None:
+    """Write a file atomically and durably, unless it exists: of concurrent callers, the first one wins."""
+    pending = write_pending(target, content, mode=mode)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(pending, target)  # unlike a rename, it replaces nothing
+    finally:
+        pending.unlink()
+    sync_folder(target.parent)
+
+
 def replace(target: Path, content: bytes, *, mode: int = READABLE) -> None:
     """Write a file atomically, replacing an existing one; its content is durable, its name is not yet."""
     pending = write_pending(target, content, mode=mode)

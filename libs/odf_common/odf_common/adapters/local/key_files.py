@@ -1,8 +1,6 @@
 """Private keys in files that only the owner may read: `$ODF_HOME/keys/<fed01…>` of datasets, `…/node` of the node."""
 
 import contextlib
-import os
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +70,7 @@ def keep_dataset_key(folder: Path, key: PrivateKey) -> None:
 @translating_os_errors
 def mark_imported(folder: Path, dataset: DatasetId) -> None:
     """Record durably that a dataset was created on another node."""
-    durable.make_folder(folder, mode=0o700)
+    durable.make_folder(folder, mode=durable.PRIVATE_FOLDER)
     durable.write(folder / f"{dataset.folder}{IMPORTED}", b"")
 
 
@@ -94,21 +92,8 @@ def node_key(folder: Path) -> PrivateKey:
 
 def _keep(file: Path, key: PrivateKey) -> None:
     """Store a key unless one exists; of concurrent callers, the first one wins."""
-    folder = file.parent
-    durable.make_folder(folder, mode=0o700)
-    pending = folder / f"{durable.PENDING}{uuid.uuid4().hex}"
-    descriptor = os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, durable.PRIVATE)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            opened.write(key.raw)
-            opened.flush()
-            os.fsync(opened.fileno())
-        # The first link wins and is never replaced, and no reader sees a half-written file.
-        with contextlib.suppress(FileExistsError):
-            os.link(pending, file)
-    finally:
-        pending.unlink()
-    durable.sync_folder(folder)
+    durable.make_folder(file.parent, mode=durable.PRIVATE_FOLDER)
+    durable.create(file, key.raw, mode=durable.PRIVATE)
 
 
 def _read(file: Path) -> PrivateKey:

@@ -139,13 +139,7 @@ def ensure_secret(home: Path, name: str) -> str:
         import secrets  # noqa: PLC0415 - commands create none, and it imports modules for random numbers
 
         text = secrets.token_urlsafe(SECRET_BYTES)
-        pending = durable.write_pending(file, f"{text}\n".encode(), mode=durable.PRIVATE)
-        try:
-            with contextlib.suppress(FileExistsError):  # another process was first
-                os.link(pending, file)  # unlike a rename, it replaces nothing
-        finally:
-            pending.unlink()
-        durable.sync_folder(file.parent)
+        durable.create(file, f"{text}\n".encode(), mode=durable.PRIVATE)
     return read_secret(file)
 
 
