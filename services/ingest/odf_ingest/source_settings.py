@@ -146,7 +146,7 @@ MASK: Final = "***"
 MAX_ADDRESS_CHARACTERS: Final = 2048
 
 
-class Duration(int):
+class Milliseconds(int):
     """Milliseconds, written as `90s`, `30m`, `2h` or `1d12h`; negative: no limit, written as `none`."""
 
     __slots__ = ()
@@ -177,7 +177,7 @@ class Duration(int):
 
 
 _WRITTEN: Final = (
-    Duration,
+    Milliseconds,
     TopicNames,
     TopicStart,
     ColumnNames,
@@ -197,9 +197,9 @@ class Secret(str):
 
 
 NO_SECRET: Final = Secret()
-NO_DELAY: Final = Duration(0)
-UNLIMITED: Final = Duration(-1)
-ONE_DAY: Final = Duration(DAY_MS)
+NO_DELAY: Final = Milliseconds(0)
+UNLIMITED: Final = Milliseconds(-1)
+ONE_DAY: Final = Milliseconds(DAY_MS)
 
 
 class BadRecords(StrEnum):
@@ -246,17 +246,17 @@ class SourceSettings:
     """A snapshot that retracts more than this share (0–1) of the current rows is refused."""
     retraction_guard_rows: int = 10
     """A snapshot with records may retract up to this many rows, whatever their share."""
-    watermark_delay: Duration = NO_DELAY
+    watermark_delay: Milliseconds = NO_DELAY
     """The watermark stays this far behind the greatest event time; records out of order by less are not late."""
-    max_future: Duration = ONE_DAY
+    max_future: Milliseconds = ONE_DAY
     """Event times later than now by more than this do not raise the watermark."""
-    idle_timeout: Duration = UNLIMITED
+    idle_timeout: Milliseconds = UNLIMITED
     """A partition that gave no message for this long does not hold the watermark back."""
-    poll_interval: Duration = UNLIMITED
+    poll_interval: Milliseconds = UNLIMITED
     """Interval between polls of a polling source; none: only on demand."""
     partitions: int = 1
     """Partitions of the source's own topic; they can only become more."""
-    retention: Duration = UNLIMITED
+    retention: Milliseconds = UNLIMITED
     """Retention of the source's own topic; none: without limit."""
     topics: TopicNames = OWN_TOPIC
     """Topics that are read in place of the source's own; others own them."""
@@ -435,7 +435,7 @@ def _parse(key: str, text: str, default: object) -> object:
 def _expectation(default: object) -> str:
     if isinstance(default, StrEnum):
         return f"one of {', '.join(type(default))}"
-    if isinstance(default, Duration):
+    if isinstance(default, Milliseconds):
         return "a duration such as 90s, 30m, 2h or 1d" + ("" if default == NO_DELAY else ", or none")
     if isinstance(default, TopicNames | TopicStart | ColumnNames | HeaderColumns):
         return default.expected

@@ -29,7 +29,7 @@ from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.poll.poller import PollSummary
 from odf_ingest.push.source_topics import Key
 from odf_ingest.read.arrow_ipc import row_stream
-from odf_ingest.source_settings import DAY_MS, UNLIMITED, Duration, SourceSettings, save_settings
+from odf_ingest.source_settings import DAY_MS, UNLIMITED, Milliseconds, SourceSettings, save_settings
 
 ROW = '{"id":1,"v":"a","event_time":"2020-01-01T00:00:00Z"}\n'
 OTHER = a_dataset("other")
@@ -362,7 +362,7 @@ def test_the_state_of_sources_is_shown_and_after_a_change_too(servicer: Any, ben
     settings = SimpleNamespace(
         shown=lambda: {"watermarkDelay": "1h"},
         non_default=lambda: ["watermarkDelay"],
-        max_future=Duration(DAY_MS),
+        max_future=Milliseconds(DAY_MS),
     )
     source = SimpleNamespace(
         name="default",

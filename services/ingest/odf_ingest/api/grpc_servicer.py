@@ -39,7 +39,7 @@ from odf_ingest.push.lifecycle.assigned_sources import AssignedSources
 from odf_ingest.read.arrow_ipc import row_text
 from odf_ingest.read.input_format import InputFormat
 from odf_ingest.sampling import out_of_order, read_sample
-from odf_ingest.source_settings import Duration
+from odf_ingest.source_settings import Milliseconds
 
 NAME = "odf.node.v1.Ingest"
 KEEP_ALIVE_SECONDS: Final = 5.0  # after which a poll's last report is repeated
@@ -438,6 +438,6 @@ def _future(late: Lateness) -> ingest_pb2.FutureRecords | None:
 def _late_message(late: Lateness) -> ingest_pb2.LateRecords:
     return ingest_pb2.LateRecords(
         records=late.count,
-        most=str(Duration(late.most)),
+        most=str(Milliseconds(late.most)),
         proposed_delay="" if late.is_watermark_in_future else str(proposed_delay(late.most)),
     )

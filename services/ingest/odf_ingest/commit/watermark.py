@@ -21,7 +21,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_ingest.merge.interface import MergeResult
 from odf_ingest.prepare.event_time import event_times, max_event_time
 from odf_ingest.prepare.preparer import PreparedRecords
-from odf_ingest.source_settings import DAY_MS, HOUR_MS, MINUTE_MS, Duration, SourceSettings
+from odf_ingest.source_settings import DAY_MS, HOUR_MS, MINUTE_MS, Milliseconds, SourceSettings
 
 KEEP_WATERMARK: Final = "held"
 # A watermark: milliseconds; None: the greatest event time of the batch's records; KEEP_WATERMARK: unchanged.
@@ -148,10 +148,10 @@ def _is_new(ops: npt.NDArray[np.uint8], times: pa.ChunkedArray) -> npt.NDArray[n
     return is_new
 
 
-def proposed_delay(most: int) -> Duration:
+def proposed_delay(most: int) -> Milliseconds:
     """Return a round duration of at least `most` ms."""
     unit = next((unit for unit in (MINUTE_MS, HOUR_MS, DAY_MS) if most < unit * _NEXT[unit]), DAY_MS)
-    return Duration(-(-most // unit) * unit)
+    return Milliseconds(-(-most // unit) * unit)
 
 
 _NEXT: Final = {MINUTE_MS: 60, HOUR_MS: 24, DAY_MS: 1}

@@ -21,7 +21,7 @@ from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.clock import Backoff
 from odf_common.ports.store import BlobStore, Catalog
 from odf_ingest.poll.poller import Attempt, Poller
-from odf_ingest.source_settings import Duration, load_settings
+from odf_ingest.source_settings import Milliseconds, load_settings
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -169,7 +169,7 @@ class PollSchedule:
         self.pool.submit(poll)
 
 
-def seconds_of(interval: Duration) -> int:
+def seconds_of(interval: Milliseconds) -> int:
     """Return the whole seconds between polls; 0 if the source is polled only on demand."""
     return interval // 1000 if interval.is_limited else 0
 

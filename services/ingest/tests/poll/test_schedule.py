@@ -24,7 +24,7 @@ from odf_ingest.poll import schedule as module
 from odf_ingest.poll.fetch import fetch_step
 from odf_ingest.poll.poller import Attempt
 from odf_ingest.poll.schedule import PollSchedule, PollState, _pause, seconds_of
-from odf_ingest.source_settings import Duration, SourceSettings
+from odf_ingest.source_settings import Milliseconds, SourceSettings
 
 LINE = b'{"id":1,"v":"a"}\n'
 
@@ -52,7 +52,7 @@ def start(make_poller: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def run(
         bench: Any, interval: str, *, is_ours: Callable[[DatasetId], bool] = lambda _: True
     ) -> PollSchedule:
-        bench.set(poll_interval=Duration.parse(interval))
+        bench.set(poll_interval=Milliseconds.parse(interval))
         schedule = PollSchedule(
             poller=make_poller(bench),
             catalog=Catalog(CatalogEntry(alias="a", dataset_id=bench.dataset)),  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def test_a_poll_that_has_started_is_not_started_again(make_polled: Any, make_pol
 def test_unreadable_settings_affect_only_their_dataset(make_polled: Any, make_poller: Any) -> None:
     bench = make_polled(FetchStepUrl(url="http://127.0.0.1:1/a"))
     other = a_dataset("other")
-    bench.set(poll_interval=Duration.parse("1d"))
+    bench.set(poll_interval=Milliseconds.parse("1d"))
     bench.blobs.set_note(other, "sources", "{")
     entries = [CatalogEntry(alias=str(one), dataset_id=one) for one in (other, bench.dataset)]
     owned = {bench.dataset}

@@ -27,7 +27,7 @@ from odf_ingest.source_settings import (
     DAY_MS,
     HOUR_MS,
     UNLIMITED,
-    Duration,
+    Milliseconds,
     SourceSettings,
     load_settings,
     save_settings,
@@ -193,7 +193,7 @@ def test_one_record_from_the_far_future_freezes_no_stream_with_a_bound(
 
 def test_event_times_up_to_the_bound_in_the_future_are_used() -> None:
     now = Timestamp.from_ms(5)
-    assert latest_counted(SourceSettings(max_future=Duration(HOUR_MS)), now) == 5 + HOUR_MS
+    assert latest_counted(SourceSettings(max_future=Milliseconds(HOUR_MS)), now) == 5 + HOUR_MS
     assert latest_counted(SourceSettings(max_future=UNLIMITED), now) is None
 
 
@@ -272,15 +272,15 @@ def test_a_proposed_delay_is_round_and_enough(most: int, delay: str) -> None:
     ],
 )
 def test_durations_are_read_and_written(text: str, ms: int, shown: str) -> None:
-    assert Duration.parse(text) == ms
-    assert str(Duration.parse(text)) == shown
-    assert Duration.parse(shown) == ms
+    assert Milliseconds.parse(text) == ms
+    assert str(Milliseconds.parse(text)) == shown
+    assert Milliseconds.parse(shown) == ms
 
 
 @pytest.mark.parametrize("text", ["", "5", "-1s", "1.5h", "1 h", "h", "1h30", "1y", "٣s", "None"])
 def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".*"):
-        Duration.parse(text)
+        Milliseconds.parse(text)
 
 
 def test_late_records_are_added_up_under_the_lock() -> None:
