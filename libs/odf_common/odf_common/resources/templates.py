@@ -28,12 +28,17 @@ class TemplateScope:
 
     pattern: re.Pattern[str]
     expected: str
+    remedy: str
+    """The remedy for a name without a value."""
 
 
-IN_SOURCE: Final = TemplateScope(re.compile(r"config\.[A-Za-z_][A-Za-z0-9_-]*"), "config.NAME")
+IN_SOURCE: Final = TemplateScope(
+    re.compile(r"config\.[A-Za-z_][A-Za-z0-9_-]*"), "config.NAME", "add it to `config`"
+)
 IN_PAYLOAD: Final = TemplateScope(
     re.compile(r"(?:trigger\.(?:event|dataset)|target|flow|run)(?:\.[A-Za-z0-9_-]+)*"),
     "trigger.event, trigger.dataset, target, flow or run",
+    "name a field that exists",
 )
 
 
@@ -76,6 +81,7 @@ class Template:
     """A string in parts: texts, and expressions between them."""
 
     parts: tuple[str | _Expression, ...]
+    scope: TemplateScope
 
     @classmethod
     def parse(cls, text: str, scope: TemplateScope) -> Self:
@@ -86,7 +92,7 @@ class Template:
             parts.append(text[position:start])
             expression, position = _parse_expression(text, start, scope)
             parts.append(expression)
-        return cls((*parts, text[position:]))
+        return cls((*parts, text[position:]), scope)
 
     @property
     def names(self) -> frozenset[str]:
@@ -102,10 +108,21 @@ class Template:
     def fill(self, values: TemplateValues) -> FilledText:
         """Return the string with values inserted; raises `InvalidInput` if an expression has none."""
         chosen = [
-            TemplateValue(part) if isinstance(part, str) else _choose(part, values) for part in self.parts
+            TemplateValue(part) if isinstance(part, str) else self._choose(part, values)
+            for part in self.parts
         ]
         secrets = frozenset(value.text for value in chosen if value.is_secret)
         return FilledText("".join(value.text for value in chosen), secrets)
+
+    def _choose(self, expression: _Expression, values: TemplateValues) -> TemplateValue:
+        for term, is_name in expression.terms:
+            value = values(term) if is_name else TemplateValue(term)
+            if value is not None:
+                return value
+        names = [name for name, _ in expression.terms]
+        example = f"${{{{ {names[0]} || '…' }}}}"
+        text = f"there is no value of {' or '.join(names)}; {self.scope.remedy}, or give a default: {example}"
+        raise InvalidInput(text=text)
 
 
 def fill_strings(
@@ -226,17 +243,6 @@ def _require_name(name: str, scope: TemplateScope) -> None:
         f"add {key} to `config`, and write config.{key}" if scope is IN_SOURCE else f"use {scope.expected}"
     )
     raise InvalidInput(text=f"{name} is not available: resources do not see the node's environment; {remedy}")
-
-
-def _choose(expression: _Expression, values: TemplateValues) -> TemplateValue:
-    for term, is_name in expression.terms:
-        value = values(term) if is_name else TemplateValue(term)
-        if value is not None:
-            return value
-    names = " or ".join(name for name, _ in expression.terms)
-    raise InvalidInput(
-        text=f"there is no value of {names}; give a default: ${{{{ {names.split()[0]} || '…' }}}}"
-    )
 
 
 def _refuse_constant(name: str) -> NoReturn:

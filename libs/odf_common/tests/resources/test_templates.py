@@ -111,7 +111,10 @@ def test_repr_shows_no_value() -> None:
 
 
 def test_no_value_at_all_is_an_error_that_names_what_was_tried() -> None:
-    with pytest.raises(InvalidInput, match=r"there is no value of config\.a or config\.b"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"there is no value of config\.a or config\.b; add it to `config`, or give a default",
+    ):
         fill("${{ config.a || config.b }}")
 
 

@@ -11,13 +11,18 @@ from urllib.parse import quote, unquote, urlsplit
 
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, FetchStepFilesGlob
+from odf_common.resources.templates import Template, TemplateScope, TemplateValue
 
 S = TypeVar("S")
 MASK: Final = "***"
 MIN_SECRET_CHARACTERS: Final = 3  # shorter values would mask unrelated text
 MIN_PARAMETER_CHARACTERS: Final = 6  # the same, of parameters such as format=csv
 _TEMPLATE: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
-_TERM: Final = re.compile(r"\s*(?:env\.([A-Za-z_][A-Za-z0-9_]*)|'([^']*)')\s*")
+_IN_FETCH_STEP: Final = TemplateScope(
+    re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*"),
+    "env.NAME",
+    "set it in the node's environment and restart the node",
+)
 _WILDCARD: Final = re.compile(r"[*?\[]")
 
 
@@ -77,30 +82,21 @@ def fill_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, Sec
         _require_fixed(step.path)
     if isinstance(step, FetchStepContainer):
         step = replace(step, env=tuple(_propagate(variable) for variable in step.env or ()))
-    values: set[str] = set()
+    secrets: set[str] = set()
+
+    def value(name: str) -> TemplateValue | None:
+        text = environ.get(name.removeprefix("env."))
+        return TemplateValue(text, is_secret=True) if text else None
 
     def fill(text: str) -> str:
-        return _TEMPLATE.sub(lambda match: _value(match[1], environ, values), text)
+        filled = Template.parse(text, _IN_FETCH_STEP).fill(value)
+        secrets.update(filled.secrets)
+        return filled.text
 
-    return _map_texts(step, fill), Secrets(frozenset(values))
-
-
-def _value(expression: str, environ: Mapping[str, str], values: set[str]) -> str:
-    names = []
-    for term in expression.split("||"):
-        match = _TERM.fullmatch(term)
-        if match is None:
-            text = f"expected ${{{{ env.NAME || 'default' }}}}, got ${{{{{expression}}}}}"
-            raise InvalidInput(where="fetch", text=text)
-        name, default = match.groups()
-        if name is None:
-            return str(default)
-        if environ.get(name):
-            values.add(environ[name])
-            return environ[name]
-        names.append(name)
-    text = f"the environment of the node has no {' or '.join(names)}; set it and restart the node"
-    raise InvalidInput(where="fetch", text=f"{text}, or give a default: ${{{{ env.{names[0]} || '…' }}}}")
+    try:
+        return _map_texts(step, fill), Secrets(frozenset(secrets))
+    except InvalidInput as error:
+        raise error.with_facts(where="fetch") from error
 
 
 def _propagate(variable: EnvVar) -> EnvVar:

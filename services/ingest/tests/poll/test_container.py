@@ -204,7 +204,7 @@ def test_images_that_break_the_contract_are_errors(  # noqa: PLR0917
         (FetchStepContainer(image=""), "not the name of an image"),
         (FetchStepContainer(image="a", env=(EnvVar(name="A=B", value=""),)), "is not a name"),
         (FetchStepContainer(image="a", env=(EnvVar(name="A", value="x\nB=1"),)), "one printable line"),
-        (FetchStepContainer(image="a", env=(EnvVar(name="ABSENT"),)), "has no ABSENT"),
+        (FetchStepContainer(image="a", env=(EnvVar(name="ABSENT"),)), "no value of env.ABSENT"),
     ],
 )
 def test_a_wrong_step_is_refused_before_anything_runs(

@@ -370,8 +370,8 @@ def test_values_are_masked_as_they_are_written_in_urls() -> None:
 @pytest.mark.parametrize(
     ("template", "message"),
     [
-        ("${{ env.ABSENT }}", "the environment of the node has no ABSENT; set it"),
-        ("${{ env.EMPTY || env.ABSENT }}", "has no EMPTY or ABSENT"),
+        ("${{ env.ABSENT }}", "there is no value of env.ABSENT; set it in the node's environment"),
+        ("${{ env.EMPTY || env.ABSENT }}", "no value of env.EMPTY or env.ABSENT"),
         ("${{ secrets.X }}", "expected"),
         ("${{ env.X || }}", "expected"),
         ("${{ }}", "expected"),
