@@ -29,10 +29,10 @@ from odf_coordinator.resources.store import (
     Change,
     EventKind,
     FencingToken,
-    HistoryPurged,
     LeaseLost,
     NameConflict,
     Position,
+    PositionUnknown,
     Query,
     RegisteredType,
     ResourceReference,
@@ -242,15 +242,36 @@ def test_old_tombstones_and_their_events_are_purged(store: SqlResourceStore) -> 
         assert snapshot.events_of(first.id) == ()
         assert snapshot.tombstone(second.id) is not None
         assert [event.resource for event in snapshot.events_after(Position(1))] == [second.id, third.id]
-        with pytest.raises(HistoryPurged) as refused:
+        with pytest.raises(PositionUnknown) as refused:
             snapshot.events_after(START)
-        assert refused.value.facts() == {"position": 0, "oldest": 1}
+        assert refused.value.facts() == {"position": 0, "oldest": 1, "newest": 3}
         assert snapshot.position() == 3
     with store.transaction() as transaction:
         assert transaction.purge(9_000) == 1
     save(store, a_resource("d"))
     with store.read() as snapshot:
         assert snapshot.position() == 4
+
+
+def test_old_events_of_the_status_are_purged_and_others_stay(store: SqlResourceStore) -> None:
+    (first,) = save(store, a_resource("a"))
+    (first,) = save(
+        store, a_change(first, EventKind.RECONCILE_STARTED, EventKind.RECONCILE_FAILED, EventKind.RENAMED)
+    )
+    with store.transaction() as transaction:
+        assert transaction.purge(1_000) == 0
+        assert transaction.purge(1_001) == 2
+    save(store, a_change(first, EventKind.RECONCILE_SUCCEEDED))
+    with store.read() as snapshot:
+        assert [(it.sequence, it.kind) for it in snapshot.events_of(first.id)] == [
+            (1, EventKind.CREATED),
+            (4, EventKind.RENAMED),
+            (5, EventKind.RECONCILE_SUCCEEDED),
+        ]
+        assert [it.position for it in snapshot.events_after(Position(3))] == [4, 5]
+        for position in (2, 6):  # the second one is of a store that was restored since
+            with pytest.raises(PositionUnknown):
+                snapshot.events_after(Position(position))
 
 
 def test_erased_payloads_are_gone_and_other_ones_stay(store: SqlResourceStore) -> None:

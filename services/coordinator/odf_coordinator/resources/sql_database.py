@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -60,17 +60,19 @@ class Database:
         self._engine = engine
         self._prepare = prepare
         self._is_open = False
+        self.has_erased = True  # perhaps, by a process that was killed
         self._lock = threading.Lock()  # the writer of this process, and in memory each reader
         self._is_shared = isinstance(engine.pool, StaticPool)
         event.listen(engine, "begin", _begin)
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Commit at the end of the block, or roll back."""
+        """Commit at the end of the block, or roll back; who erases in it sets `has_erased`."""
         with self._translate_errors(), self._turn():
             self._open()
             with self._engine.connect().execution_options(**{WRITES: True}) as connection, connection.begin():
                 yield connection
+            self._forget_erased()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -84,16 +86,6 @@ class Database:
         else:
             with self._read() as connection:
                 yield connection
-
-    def forget_erased(self) -> None:
-        """Empty SQLite's log, which may have what was erased; later, if a read is still using it."""
-        if self._engine.dialect.name != "sqlite":
-            return
-        with self._translate_errors(), closing(self._engine.raw_connection()) as connection:
-            cursor = connection.cursor()
-            cursor.execute("PRAGMA busy_timeout = 0")
-            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            cursor.execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")
 
     def close(self) -> None:
         """Close all connections."""
@@ -133,6 +125,18 @@ class Database:
             )
         self._is_open = True
 
+    def _forget_erased(self) -> None:
+        """Empty SQLite's log, unless a read is still using it: then after the next transaction."""
+        if not self.has_erased or self._engine.dialect.name != "sqlite":
+            return
+        with closing(self._engine.raw_connection()) as connection:
+            execute = connection.cursor().execute
+            execute("PRAGMA busy_timeout = 0")
+            with suppress(sqlite3.OperationalError):
+                is_in_use, *_ = execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self.has_erased = bool(is_in_use)
+            execute(f"PRAGMA busy_timeout = {LOCK_SECONDS * 1000}")
+
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         try:
@@ -149,6 +153,9 @@ class Database:
                 return self._unavailable(why)
             case psycopg.errors.ReadOnlySqlTransaction():  # a replica, until it is promoted
                 return self._unavailable(why)
+            case psycopg.errors.InsufficientPrivilege():
+                remedy = "let the user of ODF_RESOURCES own the tables of resources"
+                return ResourcesUnreadable(file=self.name, why=why, remedy=remedy)
             case _:
                 return ResourcesUnreadable(file=self.name, why=why)
 

@@ -27,10 +27,10 @@ from odf_coordinator.resources.sql_tables import (
 from odf_coordinator.resources.store import (
     MAX_PAGE,
     Cursor,
-    HistoryPurged,
     Lease,
     Page,
     Position,
+    PositionUnknown,
     Query,
     RegisteredType,
     ResourceEvent,
@@ -110,9 +110,9 @@ class SqlSnapshot:
         return tuple(map(event_of, self.connection.execute(statement)))
 
     def events_after(self, position: Position, limit: int = MAX_PAGE) -> tuple[ResourceEvent, ...]:
-        oldest = self.connection.execute(select(STATE.c.purged)).scalar_one()
-        if position < oldest:
-            raise HistoryPurged(position=position, oldest=oldest)
+        oldest, newest = self.connection.execute(select(STATE.c.purged, STATE.c.position)).one()
+        if not oldest <= position <= newest:
+            raise PositionUnknown(position=position, oldest=oldest, newest=newest)
         statement = select(EVENTS).where(EVENTS.c.position > position).order_by(EVENTS.c.position)
         return tuple(map(event_of, self.connection.execute(statement.limit(limit))))
 

@@ -34,6 +34,7 @@ from odf_coordinator.resources.sql_tables import (
     type_values,
 )
 from odf_coordinator.resources.store import (
+    STATUS_EVENTS,
     Change,
     FencingToken,
     LeaseLost,
@@ -94,13 +95,14 @@ class SqlTransaction(SqlSnapshot):
 
     def purge(self, before_ms: int) -> int:
         is_old = RESOURCES.c.removed_ms < before_ms
-        is_of_one = EVENTS.c.resource.in_(select(RESOURCES.c.id).where(is_old))
-        newest = self.connection.execute(select(func.max(EVENTS.c.position)).where(is_of_one)).scalar_one()
-        if newest is None:
-            return 0
-        self.connection.execute(delete(EVENTS).where(is_of_one))
-        self.connection.execute(update(STATE).where(STATE.c.purged < newest).values(purged=newest))
-        return self.connection.execute(delete(RESOURCES).where(is_old)).rowcount
+        is_of_removed = EVENTS.c.resource.in_(select(RESOURCES.c.id).where(is_old))
+        is_status = (EVENTS.c.time_ms < before_ms) & EVENTS.c.kind.in_(sorted(STATUS_EVENTS))
+        purged = is_of_removed | is_status
+        newest = self.connection.execute(select(func.max(EVENTS.c.position)).where(purged)).scalar_one()
+        number = self.connection.execute(delete(EVENTS).where(purged)).rowcount
+        self.connection.execute(delete(RESOURCES).where(is_old))
+        self.connection.execute(update(STATE).where(STATE.c.purged < (newest or 0)).values(purged=newest))
+        return number
 
     def lease(self, id: ResourceId, holder: str, *, ttl_ms: int, now_ms: int) -> FencingToken | None:
         if self.by_id(id) is None:
@@ -192,8 +194,7 @@ class SqlResourceStore:
             transaction = SqlTransaction(connection)
             yield transaction
             transaction.check_names()
-        if transaction.has_erased:
-            self._database.forget_erased()
+            self._database.has_erased |= transaction.has_erased
 
     @contextmanager
     def read(self) -> Iterator[SqlSnapshot]:

@@ -65,6 +65,7 @@ RESOURCES: Final = Table(
     Index("resources_by_name", "name_key", "type", "scope"),
     Index("resources_by_type", "type", "name_key", "id"),
     Index("resources_by_account", "account", "type", "name_key", "id"),
+    Index("resources_by_phase", "phase", "type", "name_key", "id"),
     Index("resources_by_did", "did"),
 )
 EVENTS: Final = Table(

@@ -46,6 +46,17 @@ class EventKind(StrEnum):
     DELETED = "Deleted"
 
 
+STATUS_EVENTS: Final = frozenset(
+    {
+        EventKind.RECONCILE_STARTED,
+        EventKind.RECONCILE_SUCCEEDED,
+        EventKind.RECONCILE_FAILED,
+        EventKind.CONDITION_CHANGED,
+    }
+)
+"""Kinds that repeat without end; the others are kept as long as their resource."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResource:
     """The current state of a resource; the fields next to `document` are those by which it is found."""
@@ -236,13 +247,15 @@ class LeaseLost(Conflict):
     token: int
 
 
-class HistoryPurged(Conflict):
-    """Events after a position were purged; list the resources, and watch from the position of that snapshot."""
+class PositionUnknown(Conflict):
+    """Events after a position were purged, or the store was restored from an older backup."""
 
-    MESSAGE = "events after position {position} were purged; the oldest position to resume from is {oldest}"
+    MESSAGE = "position {position} is not in the history, which has the positions {oldest} to {newest}"
+    ADVICE = "list the resources again, and watch from the position that the list is of"
 
     position: int
     oldest: int
+    newest: int
 
 
 class ResourcesUnreadable(Damaged):
@@ -297,10 +310,10 @@ class Snapshot(Protocol):
         """
 
     def events_of(self, id: ResourceId) -> tuple[ResourceEvent, ...]:
-        """Return all events of a resource, or of a removed one until it is purged."""
+        """Return the events of a resource, also of a removed one, as far as they were not purged."""
 
     def events_after(self, position: Position, limit: int = MAX_PAGE) -> tuple[ResourceEvent, ...]:
-        """Return the next events of all resources; raises `HistoryPurged`."""
+        """Return the next events of all resources; raises `PositionUnknown`."""
 
     def position(self) -> Position:
         """Return the position of the newest event, to watch from it."""
@@ -325,10 +338,10 @@ class Transaction(Snapshot, Protocol):
         """Replace a resource by its tombstone; its events stay. Raises `RevisionMoved`."""
 
     def erase_payloads(self, id: ResourceId) -> None:
-        """Erase the payloads of all events of a resource so that they cannot be recovered from the database."""
+        """Erase the payloads of all events of a resource."""
 
     def purge(self, before_ms: int) -> int:
-        """Forget tombstones and events of resources that were removed before; return the number of resources."""
+        """Remove older tombstones with their events, and older `STATUS_EVENTS` of all; return the number of events."""
 
     def lease(self, id: ResourceId, holder: str, *, ttl_ms: int, now_ms: int) -> FencingToken | None:
         """Lease a resource, and return a token larger than all before; None if it is leased already.
@@ -351,7 +364,10 @@ class ResourceStore(Protocol):
     """The store; thread-safe. Raises `StorageUnavailable` or `ResourcesUnreadable` for what the database raises."""
 
     def transaction(self) -> AbstractContextManager[Transaction]:
-        """Commit at the end of the block, durably, or roll back if it raises; at the end raises `NameConflict`."""
+        """Commit at the end of the block, durably, or roll back if it raises; at the end raises `NameConflict`.
+
+        If the database is lost while it commits, that may have succeeded: read again before the change is repeated.
+        """
 
     def read(self) -> AbstractContextManager[Snapshot]:
         """Read one committed state inside the block; it waits for no writer."""
