@@ -32,5 +32,6 @@ def test_every_error_belongs_to_a_family() -> None:
         "LoginRefused",
         "PushRefused",
         "HttpRefusal",
+        "ResourceProblem",
     }  # to HTTP requests: they have the response's status
     assert {row[0].strip("|` ") for row in rows} - families - answers == set()

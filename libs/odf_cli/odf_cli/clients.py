@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
     from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
+    from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
     from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
     from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
     from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
@@ -60,6 +61,13 @@ def ingest(
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
 
     return _connect(IngestStub, "ingest", node, timeout, must_answer=must_answer)
+
+
+def resources() -> AbstractContextManager["ResourcesStub"]:
+    """Connect to the resources of the coordinator; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
+
+    return _connect(ResourcesStub, "coordinator", None, RESTART_TIMEOUT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

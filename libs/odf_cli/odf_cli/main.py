@@ -25,6 +25,12 @@ COMMANDS: Final = {
     "topics": "Show the topics that the node needs.",
     "new": "Write a manifest from a sample of the data.",
     "add": "Create datasets from manifests.",
+    "apply": "Make resources as manifests describe them.",
+    "diff": "Show what applying manifests would change.",
+    "get": "Show resources.",
+    "history": "Show the events of a resource.",
+    "reconcile": "Reconcile a resource again.",
+    "types": "Show the types of resources.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",
     "log": "Show a dataset's metadata chain.",
@@ -73,6 +79,7 @@ MODULES: Final = {
         "keys": ("key", "prove"),
         "node": ("down", "logs", "config", "doctor", "topics", "system", "completion"),
         "plumbing": ("hash", "block", "parse-ref", "schema"),
+        "resources": ("apply", "diff", "get", "history", "reconcile", "types"),
         "repositories": ("repo", "search", "alias", "push"),
     }.items()
     for command in commands

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import grpc
 import structlog
 
 from odf_common.adapters.local.key_files import node_key
@@ -36,6 +37,8 @@ from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Waiting
+from odf_coordinator.resources.resource_servicer import register as register_resources
+from odf_coordinator.resources.wiring import NodeResources, build_resources
 from odf_coordinator.storage import Slices
 from odf_coordinator.transforms.runner import RunningTransforms, Transformer
 from odf_coordinator.transforms.scheduler import Scheduler
@@ -56,6 +59,7 @@ def build(env: Environment) -> Service:
     parts = assemble(env, IngestClient(address, credentials=credentials))
     committer, publisher = parts.creator.committer, parts.collector.claims.publisher
     committer.listen(publisher.announce)
+    resources = _resources(env, parts)
     return Service(
         name="coordinator",
         subscriptions=(
@@ -74,7 +78,7 @@ def build(env: Environment) -> Service:
                 threads=NOTIFICATION_THREADS,
             ),
         ),
-        grpc=partial(register, parts=parts),
+        grpc=partial(_register, parts, resources),
         grpc_address=settings.coordinator_grpc,
         uses=("engine-spark", "ingest"),
         background=(
@@ -83,8 +87,24 @@ def build(env: Environment) -> Service:
             parts.collector.run,
             committer.run,
             parts.scheduler.run,
+            resources.loop.run,
         ),
     )
+
+
+def _resources(env: Environment, parts: Dependencies) -> NodeResources:
+    settings = env.settings
+    return build_resources(
+        settings.home,
+        env.clock,
+        parts.creator.keys,
+        url=settings.resources,
+        keys_file=settings.resource_keys_file,
+    )
+
+
+def _register(parts: Dependencies, resources: NodeResources, server: grpc.Server) -> tuple[str, ...]:
+    return (*register(server, parts), *register_resources(server, resources.servicer))
 
 
 def assemble(

@@ -11,7 +11,7 @@ from odf_common.service.node_home import require_tenancy
 from odf_common.service.protection import peer_credentials, require_protected
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
-from odf_common.service.settings import MULTI_TENANT
+from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_sync.access.access_servicer import AccessServicer
 from odf_sync.access.access_store import AccessStore
 from odf_sync.access.directory import Directory
@@ -20,7 +20,8 @@ from odf_sync.grpc_servicer import Servicer, register
 from odf_sync.http.authorization import Authorizer
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.server import endpoints, serve_http
+from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.server import Peers, endpoints, serve_http
 from odf_sync.search import OwnDatasets, Search
 from odf_sync.transfer.local_copy import Privacy
 from odf_sync.transfer.partial_files import keep_swept
@@ -45,9 +46,9 @@ def build(env: Environment) -> Service:
     heads = HeadWatch()
     authorizer = Authorizer(catalog=env.catalog, local_writers=settings.http_ingest, directory=directory)
     audit = Audit()
-    address = settings.required("ingest_grpc")
-    ingest = IngestClient(address, credentials=peer_credentials(settings, address))
-    served = tuple(endpoints(env, settings, authorizer, replies, heads, ingest=ingest))
+    peers = _peers(settings)
+    ingest = peers.ingest
+    served = endpoints(env, settings, authorizer, replies, heads, peers=peers)
     sender, webhooks = _webhooks(env, heads)
     logins = RemoteLogins(directory.store)
     return Service(
@@ -70,6 +71,14 @@ def build(env: Environment) -> Service:
             partial(keep_swept, settings.home),
         ),
         audit=audit,
+    )
+
+
+def _peers(settings: Settings) -> Peers:
+    ingest, coordinator = settings.required("ingest_grpc"), settings.required("coordinator_grpc")
+    return Peers(
+        ingest=IngestClient(ingest, credentials=peer_credentials(settings, ingest)),
+        resources=ResourceClient(coordinator, peer_credentials(settings, coordinator)),
     )
 
 

@@ -33,7 +33,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import ANY_METHOD, Endpoint, application
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.server import endpoints
+from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.server import Peers, endpoints
 from odf_sync.smart.messages import VERSION, VERSION_HEADER
 
 from .ingest_node import RECEIPT, Ingest, registering
@@ -171,7 +172,8 @@ class Node:
         heads.is_closed = True  # event streams end at once
         client = IngestClient(f"127.0.0.1:{self.ingest.port}")
         settings = Settings(home=home)
-        self.served = endpoints(self.datasets, settings, self.authorizer, unused, heads, ingest=client)
+        peers = Peers(ingest=client, resources=ResourceClient(f"127.0.0.1:{self.ingest.port}"))
+        self.served = endpoints(self.datasets, settings, self.authorizer, unused, heads, peers=peers)
         self.bases = ("/alice/{}",) if is_multi_tenant else ("/{}", "/alice/{}")
         self.secrets = {PRIVATE, DERIVED, DESCRIPTION}
         self.names: dict[str, Mapping[str, str]] = {}

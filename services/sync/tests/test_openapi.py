@@ -25,7 +25,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.server import endpoints
+from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.server import Peers, endpoints
 
 CITIES: Final = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 DATASET: Final = "did:odf:fed0126cf085a18635f5d066ab74bb0284a35a86393fa950d8a91b48f88e4b6408100"
@@ -61,7 +62,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     heads = HeadWatch()
     heads.is_closed = True  # event streams end at once
     ingest = IngestClient(settings.required("ingest_grpc"))
-    every = endpoints(datasets, settings, authorizer, cast("Any", None), heads, ingest=ingest)
+    peers = Peers(ingest=ingest, resources=ResourceClient(settings.required("ingest_grpc")))
+    every = endpoints(datasets, settings, authorizer, cast("Any", None), heads, peers=peers)
     with running(application(authorizer, every)) as base:
         yield base.removeprefix("http://"), token
     server.stop(0)

@@ -28,7 +28,8 @@ from odf_sync.http.authorization import Authorizer
 from odf_sync.http.endpoints import application
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.http.ingest_client import IngestClient
-from odf_sync.http.server import endpoints
+from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.server import Peers, endpoints
 from odf_sync.smart import messages as msg
 from odf_sync.smart.archive import write_archive
 from odf_sync.smart.connection import connect
@@ -84,7 +85,10 @@ class Node:
                 self.authorizer,
                 self.node.replies,
                 self.heads,
-                ingest=IngestClient(self.node.settings.required("ingest_grpc")),
+                peers=Peers(
+                    ingest=IngestClient(self.node.settings.required("ingest_grpc")),
+                    resources=ResourceClient(self.node.settings.required("ingest_grpc")),
+                ),
             )
         )
         self.base = ""

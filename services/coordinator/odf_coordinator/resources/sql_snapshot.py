@@ -5,6 +5,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, false, func, select, tuple_
 
+from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.sql_tables import (
     EVENTS,
     LABELS,
@@ -34,7 +35,6 @@ from odf_coordinator.resources.store import (
     Query,
     RegisteredType,
     ResourceEvent,
-    ResourceId,
     ResourceReference,
     StoredResource,
     Tombstone,

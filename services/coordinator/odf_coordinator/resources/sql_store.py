@@ -13,6 +13,7 @@ from typing import Any, Self
 from sqlalchemy import Column, Connection, Row, Table, delete, func, insert, select, update
 
 from odf_common.errors import NotFound
+from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.sql_database import Database, open_postgresql, open_sqlite
 from odf_coordinator.resources.sql_snapshot import STORED, SqlSnapshot, chunks
 from odf_coordinator.resources.sql_tables import (
@@ -40,7 +41,6 @@ from odf_coordinator.resources.store import (
     LeaseLost,
     NameConflict,
     RegisteredType,
-    ResourceId,
     RevisionMoved,
     StoredResource,
 )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, Row, Table, Text, UniqueConstraint
 from sqlalchemy.dialects import postgresql
 
+from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.store import (
     EventKind,
     FencingToken,
@@ -21,7 +22,6 @@ from odf_coordinator.resources.store import (
     Position,
     RegisteredType,
     ResourceEvent,
-    ResourceId,
     ResourceReference,
     StoredResource,
     Tombstone,

@@ -14,9 +14,8 @@ from enum import StrEnum
 from typing import Any, Final, NewType, Protocol, TypeAlias
 
 from odf_common.errors import Conflict, Damaged
+from odf_common.resources.scalar_formats import ResourceId
 
-ResourceId = NewType("ResourceId", str)
-"""A UUID of version 4, in lower case."""
 TypeId = NewType("TypeId", str)
 """The identity of a type."""
 Position = NewType("Position", int)

@@ -117,6 +117,11 @@ class Authorizer:
         """Return whether a caller who creates a private dataset can read it afterwards."""
         return self.directory.is_multi_tenant or caller.account is not None or caller.why_not_local is None
 
+    def trusts_local(self, caller: Caller) -> bool:
+        """Return whether an anonymous caller acts for the node: a program on its machine, if these are trusted."""
+        is_local = self._local_writers == LOOPBACK and caller.why_not_local is None
+        return not self.directory.is_multi_tenant and (is_local or self._local_writers == ANYWHERE)
+
     def creating(
         self, dataset: DatasetId, visibility: Visibility, *, is_chosen: bool
     ) -> AbstractContextManager[str]:

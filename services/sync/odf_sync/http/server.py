@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -36,6 +37,8 @@ from odf_sync.http.ingest_client import IngestClient
 from odf_sync.http.ingest_routes import IngestRoutes
 from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.read_routes import ListRoutes, ReadRoutes
+from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.resource_routes import ResourceRoutes
 from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.http.smart_routes import SmartProtocol
 from odf_sync.search import OwnDatasets
@@ -45,6 +48,7 @@ PUBLIC_KEYS: Final = "/.well-known/odf-jwks.json"
 JWK_SET: Final = "application/jwk-set+json"
 CACHED: Final = {hdrs.CACHE_CONTROL: "public, max-age=300"}
 IN_PATH: Final = re.compile(r"{(\w+)}")
+PATTERN: Final = re.compile(r"(?<=\w):[^{}]*}")  # of a part of a path, for the router
 ANY_ENDPOINT: Final = (
     400,
     429,
@@ -92,7 +96,7 @@ def describe(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> Json:
     """Return the description of endpoints."""
     paths: Json = {}
     for endpoint in endpoints:
-        for path in endpoint.full_paths(authorizer):
+        for path in (PATTERN.sub("}", path) for path in endpoint.full_paths(authorizer)):
             paths.setdefault(path, {})[endpoint.method.lower()] = _operation(path, endpoint)
     return {
         "openapi": "3.1.0",
@@ -173,6 +177,14 @@ def serve_http(
     keep_trying(lambda: asyncio.run(_serve(app(), address, stop, tls, header_seconds)), stop)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peers:
+    """Clients of the services that HTTP requests are passed to."""
+
+    ingest: IngestClient
+    resources: ResourceClient
+
+
 def endpoints(
     datasets: NodeDatasets,
     settings: Settings,
@@ -180,7 +192,7 @@ def endpoints(
     replies: Replies,
     heads: HeadWatch,
     *,
-    ingest: IngestClient,
+    peers: Peers,
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
     pushes = OpenPushes()
@@ -191,12 +203,13 @@ def endpoints(
         SmartProtocol(datasets, settings, replies, authorizer, pushes),
         EventRoutes(datasets.states, authorizer, heads),
         IngestRoutes(
-            ingest=ingest,
+            ingest=peers.ingest,
             staging=Staging(settings.home),
             max_bytes=settings.http_ingest_max_bytes,
             public_url=settings.public_url,
         ),
         ReadRoutes(datasets),
+        ResourceRoutes(peers.resources, authorizer),
     )
     served = (endpoint for room in rooms for endpoint in room.endpoints())
     return with_description(authorizer, (public_keys(settings), *served))

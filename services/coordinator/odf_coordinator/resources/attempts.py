@@ -1,0 +1,215 @@
+"""Attempts of controllers to make a resource what its manifest says (RFC-018)."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from odf_common.metadata.scalars import Timestamp
+from odf_common.ports.clock import Clock
+from odf_common.resources.conditions import (
+    DELETION_BLOCKED,
+    RECONCILIATION_ERROR,
+    TRUE,
+    StatusCondition,
+    with_condition,
+    without_condition,
+)
+from odf_common.resources.failures import FailureClass, retry_delay_ms
+from odf_common.resources.phases import Cause, Phase, end_of_attempt, next_phase
+from odf_common.resources.registry import ACCOUNT, SECRET_SET, WEBHOOK_TARGET
+from odf_common.resources.scalar_formats import ResourceId, TypeUri
+from odf_coordinator.resources import documents
+from odf_coordinator.resources.documents import Json
+from odf_coordinator.resources.store import (
+    Change,
+    EventKind,
+    FencingToken,
+    LeaseLost,
+    NewEvent,
+    ResourceStore,
+    RevisionMoved,
+    StoredResource,
+    Transaction,
+)
+
+log = structlog.stdlib.get_logger(__name__)
+
+CONTROLLER: Final = "controller"
+_WITH_SECRETS: Final = frozenset(str(kind.uri) for kind in (SECRET_SET, WEBHOOK_TARGET, ACCOUNT))
+Conditions = Mapping[str, StatusCondition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A resource that was leased for an attempt."""
+
+    resource: StoredResource
+    token: FencingToken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """The outcome of an attempt."""
+
+    generation: int
+    """Of the resource that was reconciled."""
+    failure: str = ""
+    """Code of the failure; empty: success."""
+    message: str = ""
+    failure_class: FailureClass = FailureClass.PERMANENT
+    conditions: Mapping[str, Json | None] = field(default_factory=dict)
+    """Conditions by their URI; None removes one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempts:
+    """Leases resources to controllers, and writes their reports."""
+
+    store: ResourceStore
+    clock: Clock
+    changed: Callable[[], None] = lambda: None
+    requested: Callable[[ResourceId], None] = lambda _: None
+    random: Callable[[], float] = random.random
+
+    def request(self, id: ResourceId) -> None:
+        """Request another attempt."""
+        self.requested(id)
+
+    def begin(self, id: ResourceId, holder: str, *, ttl_ms: int) -> Begun | None:
+        """Lease a resource; None if another controller has it, or it is gone."""
+        now_ms = self.clock.now().ms
+        with self.store.transaction() as transaction:
+            found = transaction.by_id(id)
+            token = None
+            if found is not None:
+                token = transaction.lease(id, holder, ttl_ms=ttl_ms, now_ms=now_ms)
+            if found is None or token is None:
+                return None
+            if found.deleted_ms is None:
+                (found,) = transaction.save([_start(found, holder, now_ms, token)])
+        self.changed()
+        return Begun(resource=found, token=token)
+
+    def end(self, id: ResourceId, token: FencingToken, end: AttemptEnd) -> int | None:
+        """Write the outcome of an attempt, and end its lease; return the delay of the next one in ms, None: none.
+
+        An attempt whose lease was lost changes nothing, since another one has begun.
+        """
+        try:
+            with self.store.transaction() as transaction:
+                found = transaction.by_id(id)
+                if found is None:
+                    return None
+                write = self._write if found.deleted_ms is None else self._remove
+                delay = write(transaction, found, token, end)
+                transaction.release(id, token)
+        except (LeaseLost, RevisionMoved) as error:
+            log.info("an attempt came too late", resource=id, why=str(error))
+            return None
+        self.changed()
+        return delay
+
+    def _write(
+        self, transaction: Transaction, found: StoredResource, token: FencingToken, end: AttemptEnd
+    ) -> int | None:
+        now = self.clock.now()
+        conditions, delay = self._with_failure(_conditions(found), RECONCILIATION_ERROR, end, now)
+        for key, plain in end.conditions.items():
+            uri = TypeUri.parse(key)
+            if plain is None:
+                conditions = without_condition(conditions, uri)
+            else:
+                stamped = {**plain, "lastTransitionTime": str(now)}
+                conditions = with_condition(conditions, uri, StatusCondition.from_plain(stamped))
+        cause = end_of_attempt(
+            attempted_generation=end.generation,
+            generation=found.generation,
+            has_succeeded=not end.failure,
+        )
+        status = {
+            "phase": next_phase(Phase(found.phase), cause),
+            "observedGeneration": end.generation,
+            "reconciledAt": str(now),
+            "conditions": _plain(conditions),
+        }
+        kind = EventKind.RECONCILE_FAILED if end.failure else EventKind.RECONCILE_SUCCEEDED
+        transaction.save([with_status(found, status, kind, now.ms, token)])
+        return 0 if cause is Cause.ATTEMPT_OUTDATED else delay
+
+    def _remove(
+        self, transaction: Transaction, found: StoredResource, token: FencingToken, end: AttemptEnd
+    ) -> int | None:
+        """Remove a resource after its controllers have cleaned up, or note the reason why they could not."""
+        now = self.clock.now()
+        if not end.failure:
+            event = NewEvent(kind=EventKind.DELETED, subject=CONTROLLER, time_ms=now.ms)
+            (saved,) = transaction.save([Change(resource=found, events=[event], token=token)])
+            if found.schema in _WITH_SECRETS:
+                transaction.erase_payloads(found.id)
+            transaction.remove(saved, now.ms)
+            return None
+        blocked = replace(end, failure="cleanup-failed")
+        conditions, delay = self._with_failure(_conditions(found), DELETION_BLOCKED, blocked, now)
+        status = {**found.document["status"], "conditions": _plain(conditions)}
+        transaction.save([with_status(found, status, EventKind.CONDITION_CHANGED, now.ms, token)])
+        return delay
+
+    def _with_failure(
+        self, conditions: Conditions, key: TypeUri, end: AttemptEnd, now: Timestamp
+    ) -> tuple[Conditions, int | None]:
+        """Return the conditions with a failure, or without the former one, and the delay of a retry in ms."""
+        if not end.failure:
+            return without_condition(conditions, key), None
+        former = conditions.get(str(key))
+        earlier = 0 if former is None or former.details is None else former.details.get("failures", 0)
+        assert isinstance(earlier, int)
+        delay = retry_delay_ms(end.failure_class, earlier, self.random())
+        condition = StatusCondition(
+            value=TRUE,
+            code=end.failure,
+            message=end.message,
+            observed_generation=end.generation,
+            last_transition_time=now,
+            retry_at=None if delay is None else Timestamp.from_ms(now.ms + delay),
+            details={"failures": earlier + 1},
+        )
+        return with_condition(conditions, key, condition), delay
+
+
+def _conditions(found: StoredResource) -> Conditions:
+    plain = found.document["status"]["conditions"]
+    return {key: StatusCondition.from_plain(condition) for key, condition in plain.items()}
+
+
+def _plain(conditions: Conditions) -> Json:
+    return {key: condition.plain() for key, condition in conditions.items()}
+
+
+def _start(found: StoredResource, holder: str, now_ms: int, token: FencingToken) -> Change:
+    """Return the change to Reconciling; an attempt whose lease has expired is given up first."""
+    phase: Phase | None = Phase(found.phase)
+    if phase is Phase.RECONCILING:
+        phase = next_phase(phase, Cause.LEASE_EXPIRED)
+    cause = {Phase.FAILED: Cause.RETRIED, Phase.READY: Cause.RECHECKED}.get(phase or Phase.PENDING)
+    status = {**found.document["status"], "phase": next_phase(phase, cause or Cause.ATTEMPT_STARTED)}
+    return with_status(found, status, EventKind.RECONCILE_STARTED, now_ms, token, subject=holder)
+
+
+def with_status(
+    found: StoredResource,
+    status: Json,
+    kind: EventKind,
+    now_ms: int,
+    token: FencingToken | None = None,
+    *,
+    subject: str = CONTROLLER,
+) -> Change:
+    """Return the change of a resource's status."""
+    headers = {**found.document["headers"], "updatedAt": documents.timestamp(now_ms)}
+    document = {**found.document, "headers": headers, "status": status}
+    resource = replace(found, document=document, phase=status["phase"], updated_ms=now_ms)
+    event = NewEvent(kind=kind, subject=subject, time_ms=now_ms, payload={"status": status})
+    return Change(resource=resource, events=[event], token=token)

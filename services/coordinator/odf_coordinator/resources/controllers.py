@@ -1,0 +1,83 @@
+"""Controllers of resources that the coordinator owns, and its loop over them."""
+
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from odf_common.resources.registry import SECRET_SET, VARIABLE_SET, Types
+from odf_common.resources.scalar_formats import ResourceId
+from odf_common.service.reconcile_loop import Controller, Json, Report, Work
+from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.documents import type_id
+from odf_coordinator.resources.store import FencingToken, Query, ResourceStore, TypeId
+from odf_coordinator.resources.watch import Watch
+
+UNSETTLED: Final = ("Pending", "Reconciling")
+
+
+class ValueSets:
+    """Sets of variables and secrets: they are what they say, and those who use them read them at each run."""
+
+    def reconcile(self, _: Json) -> Mapping[str, Json | None]:
+        """Do nothing."""
+        return {}
+
+    def finalize(self, _: Json) -> None:
+        """Do nothing: secrets are erased with the resource."""
+
+
+def own_controllers() -> dict[str, Controller]:
+    """Return the controllers by the `$schema` of their types."""
+    return {str(kind.uri): ValueSets() for kind in (VARIABLE_SET, SECRET_SET)}
+
+
+class LocalStore:
+    """The store of this process, as controllers use it."""
+
+    def __init__(
+        self, store: ResourceStore, attempts: Attempts, watch: Watch, types: Callable[[], Types]
+    ) -> None:
+        """Work with the attempts and changes of this process."""
+        self._store, self._attempts, self._watch, self._types = store, attempts, watch, types
+        self._holder = f"coordinator@{socket.gethostname()}"
+
+    def unsettled_ids(self, types: Sequence[str]) -> Iterator[str]:
+        """Return the ids of resources that have to be reconciled or removed."""
+        known = [self._type(schema) for schema in types]
+        with self._store.read() as snapshot:
+            for phase in UNSETTLED:
+                after = None
+                while True:
+                    page = snapshot.find(Query(types=known, phase=phase, after=after))
+                    yield from (one.id for one in page.resources)
+                    if (after := page.next) is None:
+                        break
+
+    def changes(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
+        """Return the ids of resources that have changed, or whose dependencies have."""
+        known = {self._type(schema) for schema in types}
+        for resource in self._watch.due(is_wanted):
+            if resource.type in known:
+                yield resource.id
+
+    def begin(self, id: str, *, lease_ms: int) -> Work | None:
+        """Lease a resource."""
+        begun = self._attempts.begin(ResourceId(id), self._holder, ttl_ms=lease_ms)
+        if begun is None:
+            return None
+        is_deleting = begun.resource.deleted_ms is not None
+        return Work(resource=dict(begun.resource.document), token=begun.token, is_deleting=is_deleting)
+
+    def end(self, id: str, token: int, report: Report) -> int | None:
+        """Write an outcome."""
+        end = AttemptEnd(
+            generation=report.generation,
+            failure=report.failure,
+            message=report.message,
+            failure_class=report.failure_class,
+            conditions=report.conditions,
+        )
+        return self._attempts.end(ResourceId(id), FencingToken(token), end)
+
+    def _type(self, schema: str) -> TypeId:
+        return type_id(self._types().of_schema(schema).uri)

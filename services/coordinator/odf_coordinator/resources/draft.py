@@ -1,0 +1,86 @@
+"""Manifests of a batch on their way to changes: what they mean, and the specs that are stored."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from odf_common.errors import InvalidInput, OdfError
+from odf_common.identity.dataset_refs import Name
+from odf_common.resources.references import AccountHandle, Handle
+from odf_common.resources.registry import ResourceType
+from odf_common.resources.resource_manifests import Problem, ResourceManifest
+from odf_common.resources.scalar_formats import Did, ResourceId
+from odf_coordinator.resources.documents import Json
+from odf_coordinator.resources.resolution import Warned
+from odf_coordinator.resources.store import (
+    StoredResource,
+)
+
+
+class ImmutableField(InvalidInput):
+    """The field cannot change after the resource was created."""
+
+    ADVICE = "delete the resource and create it with the other value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desired:
+    """The spec of a manifest, with handles in place of references."""
+
+    type: ResourceType
+    id: ResourceId
+    account: Name
+    """The account that owns the resource."""
+    did: Did | None
+    """Of an account or a dataset."""
+    spec: Json
+    stored: StoredResource | None
+    """The resource before; None: it is new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A spec as its main controller has it stored."""
+
+    spec: Json
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    """Labels of the system, by the key that is printed."""
+
+
+Prepare = Callable[[Desired], Prepared]
+"""Checks and rewrites a spec, without a call to anything outside; raises `InvalidInput`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ManifestDraft:
+    """A manifest on its way through the steps."""
+
+    manifest: ResourceManifest
+    owner: AccountHandle
+    stored: StoredResource | None
+    id: ResourceId
+    did: Did | None
+    """Of an account or a dataset; a new one has got it before its spec is prepared."""
+    spec: Json = field(default_factory=dict)
+    prepared: Prepared | None = None
+    warnings: list[Warned] = field(default_factory=list)
+    rebound: list[str] = field(default_factory=list)
+
+    @property
+    def handle(self) -> Handle:
+        """The resource as others will refer to it."""
+        return Handle(
+            type=self.manifest.type.uri,
+            id=self.id,
+            did=self.did,
+            name=self.manifest.name,
+            account=self.owner,
+        )
+
+
+def problem_of(manifest: ResourceManifest, error: OdfError) -> Problem:
+    """Return an error of a manifest with its place."""
+    if isinstance(error, InvalidInput):
+        return manifest.written.problem(error)
+    where = InvalidInput(text=str(error), where="headers", hint=error.advice())
+    return replace(manifest.written.problem(where), code=error.code)

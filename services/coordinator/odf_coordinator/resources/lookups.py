@@ -1,0 +1,63 @@
+"""Accounts, datasets and handles of one state of the store."""
+
+from odf_common.identity.dataset_refs import Name
+from odf_common.resources.references import AccountHandle, AccountRef, Handle
+from odf_common.resources.registry import ACCOUNT, DATASET
+from odf_common.resources.scalar_formats import Did, TypeUri
+from odf_coordinator.resources.documents import type_id
+from odf_coordinator.resources.store import (
+    Snapshot,
+    StoredResource,
+)
+
+
+def handle_of(resource: StoredResource) -> Handle:
+    """Return the handle of a stored resource."""
+    return Handle(
+        type=TypeUri.parse(resource.schema),
+        id=resource.id,
+        did=None if resource.did is None else Did(resource.did),
+        name=Name(resource.name),
+        account=account_of(resource),
+    )
+
+
+def account_of(resource: StoredResource) -> AccountHandle:
+    """Return the account that owns a resource; an account owns itself."""
+    return AccountHandle.from_plain(resource.document["headers"]["account"])
+
+
+def is_account(account: AccountHandle, ref: AccountRef) -> bool:
+    """Return whether a reference means an account."""
+    if ref.id is not None:
+        return account.id == ref.id
+    if ref.did is not None:
+        return account.did == ref.did
+    return account.name == ref.name
+
+
+def find_account(state: Snapshot, ref: AccountRef) -> StoredResource | None:
+    """Return the account that a reference means; None if it does not exist."""
+    if ref.id is not None:
+        found = state.by_id(ref.id)
+        return found if found is not None and found.type == type_id(ACCOUNT.uri) else None
+    if ref.did is not None:
+        return state.by_did(type_id(ACCOUNT.uri), ref.did)
+    return account_named(state, str(ref.name))
+
+
+def account_named(state: Snapshot, name: str) -> StoredResource | None:
+    """Return the account that has a name."""
+    return state.by_name(type_id(ACCOUNT.uri), None, name)
+
+
+def dataset_named(state: Snapshot, text: str, owner: AccountHandle) -> StoredResource | None:
+    """Return the Dataset that a reference in a query means; None if it is none of this node."""
+    kind = type_id(DATASET.uri)
+    if text.startswith("did:"):
+        return state.by_did(kind, text)
+    account, slash, name = text.rpartition("/")
+    if slash and "/" not in account:
+        found = account_named(state, account)
+        return None if found is None else state.by_name(kind, found.id, name)
+    return None if slash else state.by_name(kind, owner.id, name)

@@ -1,0 +1,94 @@
+"""Checks and changes of specs before they are stored (RFC-018); nothing outside is called."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from odf_common.codec.model_schema import Spelled
+from odf_common.codec.plain_values import map_spelled
+from odf_common.errors import InvalidInput
+from odf_common.identity.keys import PrivateKey, generate
+from odf_common.resources.registry import DATASET
+from odf_common.resources.scalar_formats import Did
+from odf_common.resources.secret_encryption import (
+    JWE_ENCODING,
+    PASSWORD_ENCODING,
+    SecretPlace,
+    accept_password,
+    accept_secret,
+)
+from odf_common.resources.secret_keys import SecretKeys
+from odf_coordinator.resources.documents import Json
+from odf_coordinator.resources.draft import Desired, ImmutableField, Prepared
+
+PASSWORD: Final = "spec.password"  # noqa: S105 - a path
+# Events that a manifest cannot set: they are results of other operations.
+_NOT_DECLARED: Final = ("Seed", "AddData", "ExecuteTransform", "DisablePollingSource", "DisablePushSource")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreApply:
+    """Prepares specs with the node's keys."""
+
+    keys: SecretKeys
+    new_key: Callable[[], PrivateKey] = generate
+    new_keys: dict[str, PrivateKey] = field(default_factory=dict)
+    """The keys of DIDs that were generated, to be kept before the resources are stored."""
+
+    def new_did(self) -> Did:
+        """Return the DID of a new key, which is noted."""
+        key = self.new_key()
+        did = Did(key.dataset_id)
+        self.new_keys[did] = key
+        return did
+
+    def __call__(self, desired: Desired) -> Prepared:
+        """Return the spec to store, with its labels; raises `InvalidInput`."""
+        before = {} if desired.stored is None else desired.stored.document["spec"]
+        prepared = dict(self._with_secrets(desired, before))
+        if desired.did is not None:
+            prepared["did"] = desired.did
+        if desired.type is DATASET:
+            _check_dataset(prepared, before)
+            return Prepared(spec=prepared, labels={"datasetKind": prepared["kind"], "did": desired.did})
+        return Prepared(spec=prepared)
+
+    def _with_secrets(self, desired: Desired, before: Mapping[str, Any]) -> Any:
+        shape = desired.type.spec
+        if shape is None:
+            return desired.spec
+        stored: dict[str, Any] = {}
+
+        def note(spelled: Spelled, plain: Any, where: str) -> Any:
+            if spelled.name == "Secret":
+                stored[where] = plain["value"]
+            return plain
+
+        def encrypt(spelled: Spelled, plain: Any, where: str) -> Any:
+            if spelled.name != "Secret":
+                return plain
+            place = SecretPlace(account=desired.account.text, resource=desired.id, path=where)
+            return self._encrypt(plain, place, stored.get(where))
+
+        if before:
+            map_spelled(shape, before, note, "spec")
+        return map_spelled(shape, desired.spec, encrypt, "spec")
+
+    def _encrypt(self, plain: Any, place: SecretPlace, stored: str | None) -> Json:
+        secret = {"value": plain} if isinstance(plain, str) else plain
+        value, encoding = secret["value"], secret.get("contentEncoding")
+        accept, stored_encoding = accept_secret, JWE_ENCODING
+        if place.path == PASSWORD:
+            accept, stored_encoding = accept_password, PASSWORD_ENCODING
+        accepted = accept(value, encoding, place=place, stored=stored, keys=self.keys)
+        return {"value": accepted, "contentEncoding": stored_encoding}
+
+
+def _check_dataset(spec: Json, before: Mapping[str, Any]) -> None:
+    if before and before["kind"] != spec["kind"]:
+        text = f"the dataset is {before['kind']}; its kind cannot change"
+        raise ImmutableField(text=text, where="spec.kind")
+    for n, event in enumerate(spec["metadata"]):
+        if event["kind"] in _NOT_DECLARED:
+            text = f"a manifest cannot set {event['kind']}"
+            raise InvalidInput(text=text, where=f"spec.metadata[{n}].kind")

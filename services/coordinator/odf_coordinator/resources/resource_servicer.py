@@ -1,0 +1,272 @@
+"""Resources over gRPC, for commands, the HTTP server and the controllers of other services. Callers are trusted."""
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import grpc
+
+from odf_common.errors import InvalidInput
+from odf_common.proto.odf.node.v1 import resources_pb2 as pb
+from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesServicer, add_ResourcesServicer_to_server
+from odf_common.resources.failures import FailureClass
+from odf_common.resources.references import AccountRef
+from odf_common.resources.resource_manifests import InvalidManifests, WrittenResource, written_resources
+from odf_common.resources.scalar_formats import ResourceId, parse_type_ref
+from odf_common.resources.selectors import Selector
+from odf_coordinator.resources import documents
+from odf_coordinator.resources.apply import Options
+from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.changes import Outcome
+from odf_coordinator.resources.documents import etag, type_id
+from odf_coordinator.resources.store import (
+    Cursor,
+    FencingToken,
+    Position,
+    Query,
+    ResourceEvent,
+    StoredResource,
+)
+from odf_coordinator.resources.use_cases import DEFAULT_LIMIT, Batch, ResourceRef, Resources, Subject
+from odf_coordinator.resources.watch import Watch
+
+NAME: Final = pb.DESCRIPTOR.services_by_name["Resources"].full_name
+FROM_NOW: Final = -1
+
+
+class ResourceServicer(ResourcesServicer):
+    """Serves the resources of a node."""
+
+    def __init__(self, resources: Resources, attempts: Attempts, watch: Watch) -> None:
+        """Serve use cases, the attempts of controllers, and changes as they happen."""
+        self._resources, self._attempts, self._watch = resources, attempts, watch
+
+    def ApplyResources(
+        self, request: pb.ApplyResourcesRequest, _: grpc.ServicerContext
+    ) -> pb.ApplyResourcesReply:
+        """Apply a batch, or say what applying it would do."""
+        try:
+            written = [one for file in request.files for one in _documents(file)]
+            batch = Batch(
+                written=written,
+                options=Options(
+                    account=AccountRef.parse(request.account) if request.account else None,
+                    is_rebinding=request.rebind,
+                ),
+                prune=self._selector(_json_or_text(request.prune)) if request.prune else None,
+                is_create_only=request.create_only,
+                etag=request.etag,
+            )
+            apply = self._resources.dry_run if request.dry_run else self._resources.apply
+            outcomes = apply(_subject(request.subject), batch)
+        except InvalidManifests as error:
+            return pb.ApplyResourcesReply(problems=_dump([one.plain() for one in error.problems]))
+        return pb.ApplyResourcesReply(results=_dump([outcome_plain(one) for one in outcomes]))
+
+    def GetResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
+        """Return a resource, and those that refer to it."""
+        subject, wanted = _subject(request.subject), _resource_ref(request)
+        found = self._resources.get(subject, wanted, is_deleted_too=request.include_deleted)
+        reply = self._reply(found)
+        users = self._resources.dependents(subject, wanted)
+        reply.dependents = _dump([self._item(user) for user in users])
+        return reply
+
+    def ListResources(
+        self, request: pb.ListResourcesRequest, _: grpc.ServicerContext
+    ) -> pb.ListResourcesReply:
+        """Return a page of resources."""
+        selector = None
+        if request.labels:
+            if len(request.types) != 1:
+                raise InvalidInput(where="labels", text="labels select resources of one type")
+            plain = {"type": request.types[0], "labels": _json(request.labels, "labels"), "account": "%"}
+            selector = self._selector(plain)
+        subject = _subject(request.subject)
+        query = Query(
+            types=[self._type(name) for name in request.types],
+            accounts=self._resources.accounts_named(subject, request.account),
+            name=request.name or "%",
+            phase=request.phase or None,
+            include_deleted=request.include_deleted,
+            after=_cursor(request.cursor),
+            limit=request.limit or DEFAULT_LIMIT,
+        )
+        found, following, position = self._resources.find(subject, query, selector)
+        return pb.ListResourcesReply(
+            resources=[_dump(one.document) for one in found],
+            next_cursor="" if following is None else _cursor_text(following),
+            position=position,
+        )
+
+    def DeleteResource(self, request: pb.DeleteResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
+        """Request the deletion of a resource."""
+        subject, wanted = _subject(request.resource.subject), _resource_ref(request.resource)
+        return self._reply(
+            self._resources.delete(subject, wanted, is_forced=request.force, expected=request.etag)
+        )
+
+    def RenameResource(self, request: pb.RenameResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
+        """Give a resource another name."""
+        subject, wanted = _subject(request.resource.subject), _resource_ref(request.resource)
+        return self._reply(self._resources.rename(subject, wanted, request.name, request.etag))
+
+    def ReconcileResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
+        """Request another attempt."""
+        found = self._resources.get(_subject(request.subject), _resource_ref(request))
+        self._attempts.request(found.id)
+        return self._reply(found)
+
+    def ShowHistory(
+        self, request: pb.GetResourceRequest, _: grpc.ServicerContext
+    ) -> Iterator[pb.ResourceEventMessage]:
+        """Return the events of a resource."""
+        for event in self._resources.history(_subject(request.subject), _resource_ref(request)):
+            message = event_message(event)
+            message.payload = b"" if event.payload is None else _dump(event.payload)
+            yield message
+
+    def ListResourceTypes(
+        self, _request: pb.ListResourceTypesRequest, _: grpc.ServicerContext
+    ) -> pb.ListResourceTypesReply:
+        """Return the types that the node knows."""
+        items = [
+            pb.ResourceTypeItem(schema=str(kind.uri), short_name=kind.short_name, about=kind.about)
+            for kind in self._resources.types()
+        ]
+        return pb.ListResourceTypesReply(types=items)
+
+    def WatchResources(
+        self, request: pb.WatchResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ResourceEventMessage]:
+        """Stream changes until the call ends."""
+        types = frozenset(self._type(name) for name in request.types)
+        start = None if request.position == FROM_NOW else Position(request.position)
+        for event, resource in self._watch.changes(start, context.is_active):
+            if resource is not None and types and resource.type not in types:
+                continue
+            message = event_message(event)
+            message.type = "" if resource is None else resource.schema
+            message.json = b"" if resource is None else _dump(resource.document)
+            yield message
+
+    def BeginAttempt(self, request: pb.BeginAttemptRequest, _: grpc.ServicerContext) -> pb.BeginAttemptReply:
+        """Lease a resource for its controller."""
+        begun = self._attempts.begin(ResourceId(request.id), request.holder, ttl_ms=request.lease_ms)
+        if begun is None:
+            return pb.BeginAttemptReply()
+        return pb.BeginAttemptReply(
+            json=_dump(begun.resource.document),
+            token=begun.token,
+            is_deleting=begun.resource.deleted_ms is not None,
+        )
+
+    def EndAttempt(self, request: pb.EndAttemptRequest, _: grpc.ServicerContext) -> pb.EndAttemptReply:
+        """Write the outcome of an attempt."""
+        end = AttemptEnd(
+            generation=request.generation,
+            failure=request.failure,
+            message=request.message,
+            failure_class=FailureClass(request.failure_class or FailureClass.PERMANENT),
+            conditions=json.loads(request.conditions or b"{}"),
+        )
+        token = FencingToken(request.token)
+        return pb.EndAttemptReply(retry_after=self._attempts.end(ResourceId(request.id), token, end))
+
+    def _reply(self, found: StoredResource) -> pb.ResourceReply:
+        kind = self._resources.types().of_schema(found.schema)
+        return pb.ResourceReply(
+            json=_dump(found.document),
+            etag=etag(found),
+            input=_dump(documents.input_view(kind, found.document)),
+        )
+
+    def _item(self, resource: StoredResource) -> dict[str, object]:
+        kind = self._resources.types().of_schema(resource.schema)
+        return {"type": kind.short_name, "id": resource.id, "name": resource.name}
+
+    def _selector(self, plain: object) -> Selector:
+        return Selector.parse(plain, self._resources.types().uri_of)
+
+    def _type(self, name: str) -> Any:
+        return type_id(self._resources.types().of_ref(parse_type_ref(name)).uri)
+
+
+def register(server: grpc.Server, servicer: ResourceServicer) -> tuple[str, ...]:
+    """Add the service to a server; returns its full name."""
+    add_ResourcesServicer_to_server(servicer, server)
+    return (NAME,)
+
+
+def outcome_plain(outcome: Outcome) -> dict[str, object]:
+    """Return the effect of a manifest as an object of answers."""
+    resource = outcome.resource
+    headers = resource.document["headers"]
+    return {
+        "type": outcome.type.short_name,
+        "id": resource.id if resource.revision else "(new)",
+        "name": resource.name,
+        "account": headers["account"].get("name", ""),
+        "outcome": outcome.outcome,
+        "generation": resource.generation,
+        "warnings": [one.plain() for one in outcome.warnings],
+        "rebound": list(outcome.rebound),
+        "diff": [one.plain() for one in outcome.diff],
+        "etag": etag(resource),
+    }
+
+
+def event_message(event: ResourceEvent) -> pb.ResourceEventMessage:
+    """Return an event without its payload."""
+    return pb.ResourceEventMessage(
+        position=event.position,
+        id=event.resource,
+        kind=event.kind.value,
+        generation=event.generation,
+        by=event.subject,
+        time=event.time_ms,
+    )
+
+
+def _documents(file: pb.ManifestFile) -> tuple[WrittenResource, ...]:
+    return written_resources(file.text, file.name or None)
+
+
+def _subject(message: pb.ResourceSubject) -> Subject:
+    if not message.name and not message.did:
+        return Subject()
+    return Subject(did=message.did, name=message.name, is_admin=message.is_admin)
+
+
+def _resource_ref(request: pb.GetResourceRequest) -> ResourceRef:
+    return ResourceRef(type=request.type, ref=request.ref, account=request.account)
+
+
+def _json_or_text(text: str) -> object:
+    return _json(text, "prune") if text.startswith("{") else text
+
+
+def _json(text: str, where: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(where=where, text=f"not JSON: {error}") from error
+
+
+def _dump(plain: Mapping[str, Any] | list[Any]) -> bytes:
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _cursor_text(cursor: Cursor) -> str:
+    return base64.urlsafe_b64encode(f"{cursor.id}{cursor.name}".encode()).decode()
+
+
+def _cursor(text: str) -> Cursor | None:
+    if not text:
+        return None
+    try:
+        decoded = base64.urlsafe_b64decode(text).decode()
+    except ValueError as error:
+        raise InvalidInput(where="cursor", text="expected the cursor of an earlier answer") from error
+    return Cursor(id=ResourceId(decoded[:36]), name=decoded[36:])

@@ -1,0 +1,495 @@
+"""The operations on resources, which commands, REST and GraphQL call (RFC-018)."""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import structlog
+
+from odf_common.errors import Conflict, InvalidInput, Refused
+from odf_common.identity.dataset_refs import DatasetId, Name
+from odf_common.ports.clock import Clock
+from odf_common.resources.phases import Phase
+from odf_common.resources.references import AccountHandle, AccountRef
+from odf_common.resources.registry import ACCOUNT, ResourceType, Types
+from odf_common.resources.resource_manifests import (
+    InvalidManifests,
+    ResourceManifest,
+    WrittenResource,
+    manifests_of,
+)
+from odf_common.resources.scalar_formats import Did, ResourceId, is_uuid, parse_name
+from odf_common.resources.selectors import Selector
+from odf_coordinator.resources import documents
+from odf_coordinator.resources.apply import Forbidden, Options, ResourceNotFound, Tools, plan
+from odf_coordinator.resources.changes import PRUNED, Outcome, pin_references, rename
+from odf_coordinator.resources.documents import etag, type_id
+from odf_coordinator.resources.draft import problem_of
+from odf_coordinator.resources.lookups import account_named, find_account, handle_of
+from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.store import (
+    Change,
+    Cursor,
+    EventKind,
+    NewEvent,
+    Position,
+    Query,
+    ResourceEvent,
+    ResourceStore,
+    RevisionMoved,
+    Snapshot,
+    StoredResource,
+    Transaction,
+    TypeId,
+)
+
+log = structlog.stdlib.get_logger(__name__)
+
+NODE_ACCOUNT: Final = Name("odf")
+DEFAULT_LIMIT: Final = 100
+RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
+
+
+class ResourceInUse(Refused):
+    """Other resources need the resource."""
+
+    ADVICE = "delete them first, or repeat with --force: they fail then"
+
+
+class UnsupportedType(InvalidInput):
+    """This node has no controller for resources of the type."""
+
+    ADVICE = "`odf types` prints the types"
+
+
+class PreconditionFailed(Conflict):
+    """The resource is not in the version that the request expects."""
+
+    MESSAGE = "expected version {expected}, found {actual}"
+    ADVICE = "read the resource again, and repeat the change"
+
+    expected: str
+    actual: str
+
+
+class AlreadyApplied(Conflict):
+    """A resource that is to be created exists."""
+
+    MESSAGE = "{what} exists already"
+    ADVICE = "use PUT or PATCH to change it"
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """On whose behalf a call is made."""
+
+    did: str = ""
+    """Empty: the account of the node."""
+    name: str = ""
+    is_admin: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCaller:
+    """A caller with an account of this node."""
+
+    account: StoredResource
+    is_admin: bool
+
+    def may_write(self, account: ResourceId) -> bool:
+        """Return whether the account is the caller's, or the caller administers the node."""
+        return self.is_admin or account == self.account.id
+
+    def may_read(self, resource: StoredResource) -> bool:
+        """Return whether the caller may see a resource."""
+        return self.is_admin or resource.document["headers"]["account"].get("id") == self.account.id
+
+    def may_use(self, target: StoredResource) -> bool:
+        """Return whether the caller may refer to a resource."""
+        return self.may_read(target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A request to apply manifests."""
+
+    written: Sequence[WrittenResource]
+    options: Options = field(default_factory=Options)
+    is_dry_run: bool = False
+    prune: Selector | None = None
+    is_create_only: bool = False
+    etag: str = ""
+    """The version that the resources must have; empty: any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceRef:
+    """A resource as requests name it: by id, DID, or name in an account."""
+
+    type: str
+    ref: str
+    account: str = ""
+    """Empty: that of the caller."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Resources:
+    """The resources of a node."""
+
+    store: ResourceStore
+    clock: Clock
+    pre_apply: Callable[[], PreApply]
+    needed_by: Callable[[Snapshot, StoredResource], Sequence[StoredResource]] = lambda _, __: ()
+    """The resources that forbid a deletion unless it is forced."""
+    keep_keys: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """Keeps the keys of new DIDs before their resources are stored."""
+    controlled: frozenset[str] = frozenset()
+    """The `$schema` of each type that has a controller."""
+    changed: list[Callable[[], None]] = field(default_factory=list)
+    """Called after each commit."""
+
+    def types(self) -> Types:
+        """Return the types of the node."""
+        return Types()
+
+    def apply(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
+        """Apply a batch as a whole; return the outcomes in the order of dependencies. Raises `InvalidManifests`."""
+        types = self.types()
+        manifests = manifests_of(batch.written, types)
+        self._require_controllers(manifests)
+        for attempt in range(RETRIES):
+            try:
+                return self._apply_once(subject, manifests, batch, types)
+            except RevisionMoved:
+                if attempt == RETRIES - 1:
+                    raise
+        raise AssertionError
+
+    def _apply_once(
+        self, subject: Subject, manifests: Sequence[ResourceManifest], batch: Batch, types: Types
+    ) -> tuple[Outcome, ...]:
+        pre_apply = self.pre_apply()
+        now_ms = self.clock.now().ms
+        with self.store.transaction() as transaction:
+            caller = self._writer(transaction, subject)
+            tools = Tools(
+                types=types, prepare=pre_apply, new_id=new_id, new_did=pre_apply.new_did, now_ms=now_ms
+            )
+            outcomes = plan(manifests, transaction, caller, batch.options, tools)
+            _require_as_expected(manifests, outcomes, batch)
+            outcomes = (*outcomes, *self._deletions(transaction, caller, batch, outcomes, now_ms))
+            if batch.is_dry_run:
+                raise _DryRun(outcomes)
+            self.keep_keys(pre_apply.new_keys)
+            stored = transaction.save([one.change for one in outcomes if one.change is not None])
+            self._pin_references(transaction, stored, now_ms, subject)
+        self._notify()
+        by_id = {resource.id: resource for resource in stored}
+        return tuple(replace(one, resource=by_id.get(one.resource.id, one.resource)) for one in outcomes)
+
+    def _require_controllers(self, manifests: Sequence[ResourceManifest]) -> None:
+        problems = [
+            problem_of(
+                manifest,
+                UnsupportedType(
+                    where="$schema", text=f"this node does not carry out {manifest.type.short_name} yet"
+                ),
+            )
+            for manifest in manifests
+            if str(manifest.type.uri) not in self.controlled
+        ]
+        if problems:
+            raise InvalidManifests(problems=tuple(problems))
+
+    def dry_run(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
+        """Return the outcomes of `apply`; nothing is stored."""
+        try:
+            return self.apply(subject, replace(batch, is_dry_run=True))
+        except _DryRun as result:
+            return result.outcomes
+
+    def get(self, subject: Subject, wanted: ResourceRef, *, is_deleted_too: bool = False) -> StoredResource:
+        """Return a resource, with the names in its handles as they are now. Raises `ResourceNotFound`."""
+        with self.store.read() as snapshot:
+            caller = self._caller(snapshot, subject)
+            return self._with_names(
+                snapshot, self._find(snapshot, caller, wanted, is_deleted_too=is_deleted_too)
+            )
+
+    def find(
+        self, subject: Subject, query: Query, selector: Selector | None = None
+    ) -> tuple[tuple[StoredResource, ...], Cursor | None, Position]:
+        """Return a page of what the caller may read, where the next one starts, and the position of the state."""
+        with self.store.read() as snapshot:
+            caller = self._caller(snapshot, subject)
+            page = snapshot.find(query)
+            kept = tuple(
+                self._with_names(snapshot, resource)
+                for resource in page.resources
+                if caller.may_read(resource)
+                and (selector is None or _is_selected(selector, resource, caller))
+            )
+            return kept, page.next, snapshot.position()
+
+    def dependents(self, subject: Subject, wanted: ResourceRef) -> tuple[StoredResource, ...]:
+        """Return the resources that refer to one."""
+        with self.store.read() as snapshot:
+            caller = self._caller(snapshot, subject)
+            found = self._find(snapshot, caller, wanted, is_deleted_too=True)
+            return tuple(one for one in snapshot.referring_to(found.id) if caller.may_read(one))
+
+    def history(self, subject: Subject, wanted: ResourceRef) -> tuple[ResourceEvent, ...]:
+        """Return all events of a resource, oldest first."""
+        with self.store.read() as snapshot:
+            caller = self._caller(snapshot, subject)
+            return snapshot.events_of(self._find(snapshot, caller, wanted, is_deleted_too=True).id)
+
+    def delete(
+        self, subject: Subject, wanted: ResourceRef, *, is_forced: bool = False, expected: str = ""
+    ) -> StoredResource:
+        """Request the deletion of a resource; its controllers clean up, then it is gone.
+
+        Raises `ResourceInUse` if others need it, unless forced.
+        """
+        with self.store.transaction() as transaction:
+            caller = self._writer(transaction, subject)
+            found = self._find(transaction, caller, wanted)
+            _require_etag(found, expected)
+            self._require_writable(caller, found)
+            users = self.needed_by(transaction, found)
+            if users and not is_forced:
+                names = ", ".join(self._name(user) for user in users)
+                raise ResourceInUse(text=f"{self._name(found)} is needed by {names}")
+            change = self._deletion(found, self.clock.now().ms, caller)
+            (stored,) = transaction.save([change])
+        self._notify()
+        return stored
+
+    def rename(self, subject: Subject, wanted: ResourceRef, name: str, expected: str = "") -> StoredResource:
+        """Give a resource another name; its id and what refers to it stay."""
+        new_name = parse_name(name)
+        with self.store.transaction() as transaction:
+            caller = self._writer(transaction, subject)
+            found = self._find(transaction, caller, wanted)
+            _require_etag(found, expected)
+            self._require_writable(caller, found)
+            if found.name == new_name.text:
+                return found
+            change = rename(found, new_name, self.clock.now().ms, caller.account.id)
+            (stored,) = transaction.save([change])
+            self._pin_references(transaction, (stored,), self.clock.now().ms, subject)
+        self._notify()
+        return stored
+
+    def _find(
+        self, snapshot: Snapshot, caller: NodeCaller, wanted: ResourceRef, *, is_deleted_too: bool = False
+    ) -> StoredResource:
+        kind = self.types().of_schema(wanted.type)
+        found = self._lookup(snapshot, caller, kind, wanted)
+        is_visible = found is not None and caller.may_read(found)
+        if found is None or not is_visible or (found.deleted_ms is not None and not is_deleted_too):
+            raise ResourceNotFound(what=f"{kind.short_name} {wanted.ref}")
+        return found
+
+    def _lookup(
+        self, snapshot: Snapshot, caller: NodeCaller, kind: ResourceType, wanted: ResourceRef
+    ) -> StoredResource | None:
+        if is_uuid(wanted.ref):
+            found = snapshot.by_id(ResourceId.parse(wanted.ref))
+            return found if found is not None and found.type == type_id(kind.uri) else None
+        if wanted.ref.startswith("did:"):
+            return snapshot.by_did(type_id(kind.uri), Did.parse(wanted.ref))
+        account, _, name = wanted.ref.rpartition("/")
+        if kind is ACCOUNT:
+            return account_named(snapshot, name)
+        owner = self.account_id(snapshot, caller, account or wanted.account)
+        return None if owner is None else snapshot.by_name(type_id(kind.uri), owner, name)
+
+    def account_id(self, snapshot: Snapshot, caller: NodeCaller, text: str) -> ResourceId | None:
+        """Return the id of an account that a request names; that of the caller if it names none."""
+        if not text:
+            return caller.account.id
+        found = find_account(snapshot, AccountRef.parse(text))
+        return None if found is None else found.id
+
+    def accounts_named(self, subject: Subject, text: str) -> Sequence[ResourceId]:
+        """Return the accounts of a list: all for an empty text; raises `ResourceNotFound`."""
+        if not text:
+            return ()
+        with self.store.read() as snapshot:
+            found = self.account_id(snapshot, self._caller(snapshot, subject), text)
+        if found is None:
+            raise ResourceNotFound(what=f"account {text}")
+        return (found,)
+
+    def _caller(self, snapshot: Snapshot, subject: Subject) -> NodeCaller:
+        name = Name(subject.name) if subject.name else NODE_ACCOUNT
+        account = account_named(snapshot, name.text) or self._new_account(name, subject.did)
+        return NodeCaller(account=account, is_admin=subject.is_admin)
+
+    def _writer(self, transaction: Transaction, subject: Subject) -> NodeCaller:
+        """Return a caller whose account is stored."""
+        caller = self._caller(transaction, subject)
+        if caller.account.revision:
+            return caller
+        event = NewEvent(kind=EventKind.CREATED, subject=caller.account.id, time_ms=caller.account.created_ms)
+        (account,) = transaction.save([Change(resource=caller.account, events=[event], references=())])
+        return replace(caller, account=account)
+
+    def _new_account(self, name: Name, did: str) -> StoredResource:
+        """Return an account that was known to the node before it had resources."""
+        account = new_id()
+        key_id = did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
+        now = documents.timestamp(self.clock.now().ms)
+        document = {
+            "$schema": str(ACCOUNT.uri),
+            "headers": {
+                "id": account,
+                "name": name.text,
+                "account": {"id": account, "did": key_id, "name": name.text},
+                "labels": {},
+                "annotations": {},
+                "generation": 1,
+                "createdAt": now,
+                "updatedAt": now,
+            },
+            "spec": {"did": key_id, "email": f"{name.key}@localhost"},
+            "status": {"phase": Phase.READY.value, "observedGeneration": 1, "conditions": {}},
+        }
+        return StoredResource(
+            id=account,
+            type=type_id(ACCOUNT.uri),
+            schema=str(ACCOUNT.uri),
+            account=account,
+            name=name.text,
+            did=key_id,
+            document=document,
+            labels={},
+            generation=1,
+            phase=Phase.READY.value,
+            created_ms=self.clock.now().ms,
+            updated_ms=self.clock.now().ms,
+        )
+
+    def _require_writable(self, caller: NodeCaller, found: StoredResource) -> None:
+        owner = found.document["headers"]["account"]
+        if not caller.may_write(owner["id"]):
+            raise Forbidden(text=f"you may not change resources of the account {owner['name']}")
+
+    def _deletions(
+        self,
+        transaction: Transaction,
+        caller: NodeCaller,
+        batch: Batch,
+        outcomes: Sequence[Outcome],
+        now_ms: int,
+    ) -> list[Outcome]:
+        """Return the deletions of what a selector matches and the batch does not have."""
+        if batch.prune is None:
+            return []
+        kept = {one.resource.id for one in outcomes}
+        found = self._select(transaction, caller, batch, batch.prune)
+        deletions = [one for one in found if one.id not in kept]
+        return [
+            Outcome(
+                type=self.types().of_schema(one.schema),
+                resource=one,
+                outcome=PRUNED,
+                change=self._deletion(one, now_ms, caller),
+            )
+            for one in deletions
+        ]
+
+    def _select(
+        self, transaction: Transaction, caller: NodeCaller, batch: Batch, selector: Selector
+    ) -> list[StoredResource]:
+        account = caller.account
+        if batch.options.account is not None:
+            account = find_account(transaction, batch.options.account) or account
+        owner = replace(caller, account=account)
+        query = Query(types=(TypeId(str(selector.type)),), accounts=(account.id,))
+        found: list[StoredResource] = []
+        while True:
+            page = transaction.find(query)
+            found += [one for one in page.resources if _is_selected(selector, one, owner)]
+            if page.next is None:
+                return found
+            query = replace(query, after=page.next)
+
+    def _deletion(self, found: StoredResource, now_ms: int, caller: NodeCaller) -> Change:
+        headers = {**found.document["headers"], "deletedAt": documents.timestamp(now_ms)}
+        resource = replace(
+            found, document={**found.document, "headers": headers}, deleted_ms=now_ms, updated_ms=now_ms
+        )
+        event = NewEvent(kind=EventKind.DELETION_REQUESTED, subject=caller.account.id, time_ms=now_ms)
+        return Change(resource=resource, events=[event])
+
+    def _pin_references(
+        self, transaction: Transaction, stored: Sequence[StoredResource], now_ms: int, subject: Subject
+    ) -> None:
+        """Give unresolved references the ids of resources that have appeared."""
+        for resource in stored:
+            waiting = transaction.unresolved_to(resource.type, resource.account, resource.name, resource.did)
+            changes = [
+                pin_references(
+                    self.types(), one, handle_of(resource), now_ms, subject.name or NODE_ACCOUNT.text
+                )
+                for one in waiting
+            ]
+            if changes:
+                transaction.save(changes)
+
+    def _with_names(self, snapshot: Snapshot, resource: StoredResource) -> StoredResource:
+        """Return a resource with the names in its handles as they are now."""
+        kind = self.types().of_schema(resource.schema)
+        return replace(
+            resource, document=documents.with_current_names(kind, resource.document, snapshot.by_ids)
+        )
+
+    def _name(self, resource: StoredResource) -> str:
+        return f"{self.types().of_schema(resource.schema).short_name}:{resource.name}"
+
+    def _notify(self) -> None:
+        for listener in self.changed:
+            listener()
+
+
+def new_id() -> ResourceId:
+    """Return a new id."""
+    return ResourceId(uuid.uuid4())
+
+
+class _DryRun(Exception):
+    def __init__(self, outcomes: tuple[Outcome, ...]) -> None:
+        self.outcomes = outcomes
+
+
+def _require_as_expected(
+    manifests: Sequence[ResourceManifest], outcomes: Sequence[Outcome], batch: Batch
+) -> None:
+    """Raise `AlreadyApplied` or `PreconditionFailed` for what a request does not allow."""
+    for one in outcomes:
+        if batch.is_create_only and one.resource.revision:
+            raise AlreadyApplied(what=f"{one.type.short_name} {one.resource.name}")
+        if batch.etag and one.resource.revision:
+            generation = one.resource.generation - (one.change is not None)
+            _require_version(f'"{generation}.{one.resource.revision}"', batch.etag)
+    assert len(outcomes) == len(manifests)
+
+
+def _require_etag(found: StoredResource, expected: str) -> None:
+    if expected:
+        _require_version(etag(found), expected)
+
+
+def _require_version(actual: str, expected: str) -> None:
+    if expected not in {actual, "*"}:
+        raise PreconditionFailed(expected=expected, actual=actual)
+
+
+def _is_selected(selector: Selector, resource: StoredResource, caller: NodeCaller) -> bool:
+    owner = AccountHandle.from_plain(caller.account.document["headers"]["account"])
+    return selector.matches(documents.selectable(resource), owner)

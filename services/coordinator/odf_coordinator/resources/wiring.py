@@ -1,0 +1,55 @@
+"""Wires the resources of a node: store, use cases, attempts, and the controllers of the coordinator."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from odf_common.adapters.local.secret_key_files import load_secret_keys
+from odf_common.identity.keys import PrivateKey
+from odf_common.ports.clock import Clock
+from odf_common.service.reconcile_loop import ReconcileLoop
+from odf_coordinator.catalog.datasets import KeyStore
+from odf_coordinator.resources.attempts import Attempts
+from odf_coordinator.resources.controllers import LocalStore, own_controllers
+from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.resource_servicer import ResourceServicer
+from odf_coordinator.resources.sql_store import SqlResourceStore
+from odf_coordinator.resources.use_cases import Resources
+from odf_coordinator.resources.watch import Watch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeResources:
+    """The resources of a node, as the coordinator serves and reconciles them."""
+
+    servicer: ResourceServicer
+    loop: ReconcileLoop
+
+
+def build_resources(
+    home: Path, clock: Clock, keys: KeyStore, *, url: str | None = None, keys_file: Path | None = None
+) -> NodeResources:
+    """Wire resources over the store of a home, or of the database at a URL."""
+    store = SqlResourceStore.open(home, url)
+    controllers = own_controllers()
+    watch = Watch(store)
+    resources = Resources(
+        store=store,
+        clock=clock,
+        pre_apply=lambda: PreApply(keys=load_secret_keys(home, keys_file)),
+        keep_keys=_keep(keys),
+        controlled=frozenset(controllers),
+        changed=[watch.notify],
+    )
+    attempts = Attempts(store=store, clock=clock, changed=watch.notify)
+    loop = ReconcileLoop(LocalStore(store, attempts, watch, resources.types), controllers)
+    attempts.requested = loop.request
+    return NodeResources(servicer=ResourceServicer(resources, attempts, watch), loop=loop)
+
+
+def _keep(keys: KeyStore) -> Callable[[Mapping[str, PrivateKey]], None]:
+    def keep(new: Mapping[str, PrivateKey]) -> None:
+        for key in new.values():
+            keys.save(key)
+
+    return keep

@@ -1,0 +1,181 @@
+"""Operations on resources over a store in memory: apply, names, references, secrets, deletion."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odf_common.adapters.system_clock import SYSTEM_CLOCK
+from odf_common.errors import OdfError
+from odf_common.resources.registry import CORE_TYPES
+from odf_common.resources.resource_manifests import InvalidManifests, written_resources
+from odf_common.resources.secret_keys import SecretKeys
+from odf_coordinator.resources.apply import Options
+from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.changes import Outcome
+from odf_coordinator.resources.documents import input_view
+from odf_coordinator.resources.pre_apply import PreApply
+from odf_coordinator.resources.sql_store import SqlResourceStore
+from odf_coordinator.resources.store import EventKind, StoredResource
+from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources, Subject
+
+NODE = Subject()
+KEYS = SecretKeys.new()
+VARIABLES = "{$schema: VariableSet, headers: {name: %s}, spec: {variables: {a: '%s'}}}"
+SOURCE = """
+$schema: Source
+headers: {name: orders}
+spec:
+  config: {token: 'SecretSet:keys#pw'}
+  ingress: {kind: Url, url: 'http://localhost/orders.csv'}
+  read: {kind: Csv}
+"""
+SECRETS = "{$schema: SecretSet, headers: {name: keys}, spec: {secrets: {pw: swordfish}}}"
+
+
+@pytest.fixture
+def resources() -> Resources:
+    return Resources(
+        store=SqlResourceStore.open(None),
+        clock=SYSTEM_CLOCK,
+        pre_apply=lambda: PreApply(keys=KEYS),
+        controlled=frozenset(str(kind.uri) for kind in CORE_TYPES),
+    )
+
+
+def apply(resources: Resources, *texts: str, **options: Any) -> tuple[Outcome, ...]:
+    written = written_resources("\n---\n".join(texts).encode())
+    return resources.apply(NODE, Batch(written=written, options=Options(**options)))
+
+
+def codes(run: Callable[[], object]) -> list[str]:
+    with pytest.raises(InvalidManifests) as refused:
+        run()
+    return [problem.code for problem in refused.value.problems]
+
+
+def get(resources: Resources, kind: str, ref: str) -> StoredResource:
+    return resources.get(NODE, ResourceRef(type=kind, ref=ref))
+
+
+def reconcile(resources: Resources, kind: str, name: str) -> None:
+    attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
+    begun = attempts.begin(get(resources, kind, name).id, "test", ttl_ms=60_000)
+    assert begun is not None
+    attempts.end(begun.resource.id, begun.token, AttemptEnd(generation=begun.resource.generation))
+
+
+def test_applying_twice_is_applying_once(resources: Resources) -> None:
+    (first,) = apply(resources, VARIABLES % ("env", "1"))
+    before = get(resources, "VariableSet", "env")
+    (again,) = apply(resources, VARIABLES % ("env", "1"))
+    assert (first.outcome, again.outcome) == ("created", "unchanged")
+    assert get(resources, "VariableSet", "env") == before
+
+
+def test_a_changed_value_is_another_generation_and_pending(resources: Resources) -> None:
+    apply(resources, VARIABLES % ("env", "1"))
+    reconcile(resources, "VariableSet", "env")
+    assert get(resources, "VariableSet", "env").phase == "Ready"
+    (changed,) = apply(resources, VARIABLES % ("env", "2"))
+    found = get(resources, "VariableSet", "env")
+    assert (changed.outcome, found.generation, found.phase) == ("updated", 2, "Pending")
+    assert [(change.path, change.before, change.after) for change in changed.diff] == [
+        ("spec.variables.a", "1", "2")
+    ]
+
+
+def test_nothing_of_a_batch_with_an_error_is_stored(resources: Resources) -> None:
+    refused = codes(lambda: apply(resources, VARIABLES % ("good", "1"), VARIABLES % ("a_b", "1")))
+    assert refused == ["InvalidName"]
+    with pytest.raises(OdfError, match="good does not exist"):
+        get(resources, "VariableSet", "good")
+
+
+def test_two_resources_swap_their_names_in_one_batch(resources: Resources) -> None:
+    one, two = apply(resources, VARIABLES % ("one", "1"), VARIABLES % ("two", "2"))
+    swapped = apply(
+        resources,
+        VARIABLES % (f"two, id: {one.resource.id}", "1"),
+        VARIABLES % (f"one, id: {two.resource.id}", "2"),
+    )
+    assert [outcome.outcome for outcome in swapped] == ["renamed", "renamed"]
+    assert get(resources, "VariableSet", "two").id == one.resource.id
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ("x, id: 0b9c1a52-5f0e-4d53-9a3e-6f1b2b7a9d10", "ResourceNotFound"),
+        ("x, account: nobody", "ResourceNotFound"),
+    ],
+)
+def test_what_a_manifest_names_has_to_exist(resources: Resources, headers: str, code: str) -> None:
+    assert codes(lambda: apply(resources, VARIABLES % (headers, "1"))) == [code]
+
+
+def test_two_manifests_of_one_resource_are_refused(resources: Resources) -> None:
+    batch = VARIABLES % ("env", "1"), VARIABLES % ("ENV", "2")
+    assert codes(lambda: apply(resources, *batch)) == ["DuplicateInBatch"]
+
+
+def test_a_secret_is_stored_encrypted_and_unchanged_when_it_is_applied_again(resources: Resources) -> None:
+    apply(resources, SECRETS)
+    stored = get(resources, "SecretSet", "keys")
+    secret = stored.document["spec"]["secrets"]["pw"]
+    assert (secret["contentEncoding"], secret["value"].count(".")) == ("jwe", 4)
+    exported = input_view(resources.types().of_schema("SecretSet"), stored.document)
+    (again,) = apply(resources, SECRETS)
+    (copied,) = resources.apply(NODE, Batch(written=written_resources(str(exported).encode())))
+    assert (again.outcome, copied.outcome) == ("unchanged", "unchanged")
+    exported["headers"] = {"name": "other"}
+    written = written_resources(str(exported).encode())
+    assert codes(lambda: resources.apply(NODE, Batch(written=written))) == ["InvalidJwe"]
+
+
+def test_a_reference_waits_for_its_target_and_is_pinned_without_a_generation(resources: Resources) -> None:
+    (source,) = apply(resources, SOURCE)
+    assert [warning.code for warning in source.warnings] == ["UnresolvedReference"]
+    (secrets,) = apply(resources, SECRETS)
+    found = get(resources, "Source", "orders")
+    assert found.document["spec"]["config"]["token"]["id"] == secrets.resource.id
+    assert found.generation == 1
+    kinds = [event.kind for event in resources.history(NODE, ResourceRef(type="Source", ref="orders"))]
+    assert kinds == [EventKind.CREATED, EventKind.REFERENCE_PINNED]
+
+
+def test_a_batch_is_ordered_by_its_references(resources: Resources) -> None:
+    outcomes = apply(resources, SOURCE, SECRETS)
+    assert [one.type.short_name for one in outcomes] == ["SecretSet", "Source"]
+    assert not outcomes[1].warnings
+
+
+def test_two_derivatives_that_read_each_other_are_refused(resources: Resources) -> None:
+    dataset = (
+        "{$schema: Dataset, headers: {name: %s}, spec: {kind: Derivative, metadata: [{kind: SetTransform, "
+        "inputs: [{datasetRef: %s}], transform: {kind: Sql, engine: spark, query: 'SELECT 1'}}]}}"
+    )
+    refused = codes(lambda: apply(resources, dataset % ("a", "b"), dataset % ("b", "a")))
+    assert refused == ["ReferenceCycle"]
+
+
+def test_a_dry_run_stores_nothing(resources: Resources) -> None:
+    written = written_resources((VARIABLES % ("env", "1")).encode())
+    (outcome,) = resources.dry_run(NODE, Batch(written=written))
+    assert outcome.outcome == "created"
+    with pytest.raises(OdfError, match="env does not exist"):
+        get(resources, "VariableSet", "env")
+
+
+def test_a_deleted_resource_is_gone_after_its_controller_and_its_name_is_free(resources: Resources) -> None:
+    (first,) = apply(resources, VARIABLES % ("env", "1"))
+    wanted = ResourceRef(type="VariableSet", ref="env")
+    resources.delete(NODE, wanted)
+    assert codes(lambda: apply(resources, VARIABLES % ("env", "1"))) == ["BeingDeleted"]
+    attempts = Attempts(store=resources.store, clock=SYSTEM_CLOCK)
+    begun = attempts.begin(first.resource.id, "test", ttl_ms=60_000)
+    assert begun is not None
+    attempts.end(first.resource.id, begun.token, AttemptEnd(generation=1))
+    (second,) = apply(resources, VARIABLES % ("env", "1"))
+    assert second.outcome == "created"
+    assert second.resource.id != first.resource.id

@@ -1,0 +1,429 @@
+"""Endpoints of resources (RFC-018): apply, list, read, change, delete and watch them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Final
+
+import grpc
+from aiohttp import web
+
+from odf_common.codec.yaml_syntax import write
+from odf_common.errors import InvalidInput
+from odf_common.proto.odf.node.v1 import resources_pb2 as pb
+from odf_common.resources.registry import CORE_TYPES, ResourceType, Types
+from odf_common.resources.resource_manifests import written_resources
+from odf_sync.access.rules import Caller, Scope
+from odf_sync.http.authorization import Authorizer
+from odf_sync.http.endpoints import Endpoint, caller_of
+from odf_sync.http.resource_client import JSON_MERGE_PATCH, PROBLEM_TYPE, ResourceClient, ResourceProblem
+
+JSON, YAML = "application/json", "application/yaml"
+YAML_TYPES: Final = frozenset({YAML, "application/x-yaml", "text/yaml", "text/x-yaml"})
+EVENT_STREAM: Final = "text/event-stream"
+PING_SECONDS: Final = 15.0
+CONTEXTS: Final = "|".join(sorted({kind.uri.context for kind in CORE_TYPES} | {"resource"}))
+VERSION_PATTERN: Final = "v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?"
+TYPE: Final = f"/{{context:{CONTEXTS}}}/{{version:{VERSION_PATTERN}}}/{{type:[a-z0-9]+}}"
+ONE: Final = TYPE + "/{ref}"
+RESOURCE: Final = "/resource/v1alpha1"
+ANSWERS: Final = (200, 400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
+OF_ACCOUNT: Final = {"account": "Id, DID or name of an account; by default that of the token."}
+Json = dict[str, Any]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Route = tuple[str, str, Handler, str, Mapping[str, str]]
+
+
+def answering(handler: Callable[["ResourceRoutes", web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    """Let a handler raise `ResourceProblem`."""
+
+    @wraps(handler)
+    async def answer(self: "ResourceRoutes", request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(self, request)
+        except ResourceProblem as problem:
+            return problem.response()
+
+    return answer
+
+
+class ResourceRoutes:
+    """Serves the resources that the coordinator keeps."""
+
+    def __init__(self, client: ResourceClient, authorizer: Authorizer) -> None:
+        """Act on behalf of the callers that `authorizer` knows."""
+        self._client, self._authorizer = client, authorizer
+        self._types = Types()
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the endpoints."""
+        with_body = {"POST", "PUT", "PATCH"}
+        return tuple(
+            Endpoint(
+                method=method,
+                path=path,
+                handler=handler,
+                summary=summary,
+                query=query,
+                body=JSON if method in with_body and not path.endswith("reconcile") else "",
+                statuses=(*ANSWERS, 201, 202, 204),
+                refusal_media_types=(PROBLEM_TYPE,),
+            )
+            for method, path, handler, summary, query in (*self._of_many(), *self._of_one())
+        )
+
+    def _of_many(self) -> tuple[Route, ...]:
+        listing = {
+            **OF_ACCOUNT,
+            "name": "Pattern of names; % stands for any characters.",
+            "labels": "Label filter as JSON.",
+            "phase": "Pending, Reconciling, Ready or Failed.",
+            "limit": "Most items of an answer, 1 to 1000; by default 100.",
+            "cursor": "`nextCursor` of the answer before.",
+            "includeDeleted": "`true`: also those that are being deleted.",
+        }
+        applying = {
+            **OF_ACCOUNT,
+            "dryRun": "`true`: only say what would change.",
+            "rebind": "`true`: names may mean other resources than before.",
+            "prune": "Selector: what it matches and the batch does not have is deleted.",
+        }
+        return (
+            ("POST", RESOURCE + "/apply", self.apply, "Applies a batch of manifests.", applying),
+            ("GET", RESOURCE + "/types", self.types, "The types of resources.", {}),
+            ("GET", TYPE, self.find, "Resources of a type, or their changes as events.", listing),
+            ("POST", TYPE, self.create, "Creates a resource.", OF_ACCOUNT),
+        )
+
+    def _of_one(self) -> tuple[Route, ...]:
+        viewing = {**OF_ACCOUNT, "view": "`input`: the manifest to apply again."}
+        deleting = {
+            **OF_ACCOUNT,
+            "force": "`true`: also if others need it.",
+            "cascade": "`foreground` (default): first what it owns; `orphan`: keep that.",
+        }
+        return (
+            ("GET", ONE, self.get, "A resource.", viewing),
+            ("PUT", ONE, self.put, "Creates or replaces a resource.", OF_ACCOUNT),
+            ("PATCH", ONE, self.patch, "Changes a resource by a JSON merge patch.", OF_ACCOUNT),
+            ("DELETE", ONE, self.delete, "Requests the deletion of a resource.", deleting),
+            ("GET", ONE + "/status", self.status, "The status of a resource.", OF_ACCOUNT),
+            ("GET", ONE + "/history", self.history, "The events of a resource.", OF_ACCOUNT),
+            ("GET", ONE + "/references", self.references, "The resources that it refers to.", OF_ACCOUNT),
+            ("GET", ONE + "/dependents", self.dependents, "The resources that refer to it.", OF_ACCOUNT),
+            ("POST", ONE + "/reconcile", self.reconcile, "Reconciles a resource again.", OF_ACCOUNT),
+        )
+
+    @answering
+    async def apply(self, request: web.Request) -> web.StreamResponse:
+        """Apply a batch."""
+        call = pb.ApplyResourcesRequest(
+            subject=self._subject(request, is_writing=True),
+            files=[pb.ManifestFile(text=await _body(request))],
+            account=request.query.get("account", ""),
+            dry_run=_flag(request, "dryRun"),
+            rebind=_flag(request, "rebind"),
+            prune=request.query.get("prune", ""),
+        )
+        results = await asyncio.to_thread(self._client.apply, call)
+        is_same = call.dry_run or all(result["outcome"] == "unchanged" for result in results)
+        return _answer(request, {"results": results}, status=200 if is_same else 202)
+
+    @answering
+    async def types(self, request: web.Request) -> web.StreamResponse:
+        """Return the types that the node knows."""
+        reply = await asyncio.to_thread(self._client.types)
+        items = [
+            {"schema": one.schema, "shortName": one.short_name, "about": one.about} for one in reply.types
+        ]
+        return _answer(request, {"items": items})
+
+    @answering
+    async def find(self, request: web.Request) -> web.StreamResponse:
+        """Return resources of a type, or stream their changes."""
+        kind = self._kind(request)
+        if EVENT_STREAM in request.headers.get("Accept", ""):
+            return await self._watch(request, kind)
+        query = request.query
+        limit = query.get("limit", "100")
+        if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
+            raise ResourceProblem(status=400, error="InvalidInput", text="limit: expected 1 to 1000")
+        call = pb.ListResourcesRequest(
+            subject=self._subject(request),
+            types=[str(kind.uri)],
+            account=query.get("account", ""),
+            name=query.get("name", ""),
+            labels=query.get("labels", ""),
+            phase=query.get("phase", ""),
+            limit=int(limit),
+            cursor=query.get("cursor", ""),
+            include_deleted=_flag(request, "includeDeleted"),
+        )
+        reply = await asyncio.to_thread(self._client.find, call)
+        items = [json.loads(one) for one in reply.resources]
+        following = {"nextCursor": reply.next_cursor} if reply.next_cursor else {}
+        return _answer(request, {"items": items, **following})
+
+    @answering
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        """Return a resource."""
+        reply = await self._read(request)
+        if reply.etag in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers={"ETag": reply.etag})
+        is_input = request.query.get("view") == "input"
+        return _answer(request, json.loads(reply.input if is_input else reply.json), etag=reply.etag)
+
+    @answering
+    async def status(self, request: web.Request) -> web.StreamResponse:
+        """Return the status of a resource."""
+        reply = await self._read(request)
+        return _answer(request, json.loads(reply.json)["status"], etag=reply.etag)
+
+    @answering
+    async def references(self, request: web.Request) -> web.StreamResponse:
+        """Return the handles in a resource."""
+        document = json.loads((await self._read(request)).json)
+        return _answer(request, {"items": [*_handles(document["spec"], "spec")]})
+
+    @answering
+    async def dependents(self, request: web.Request) -> web.StreamResponse:
+        """Return the resources that refer to a resource."""
+        return _answer(request, {"items": json.loads((await self._read(request)).dependents)})
+
+    @answering
+    async def history(self, request: web.Request) -> web.StreamResponse:
+        """Return the events of a resource."""
+        events = await asyncio.to_thread(self._client.history, self._resource_ref(request))
+        return _answer(request, {"items": [event_plain(event) for event in events]})
+
+    @answering
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        """Create a resource."""
+        result = await self._apply_one(request, await _body(request), is_create_only=True)
+        uri = self._kind(request).uri
+        location = f"/{uri.context}/{uri.version}/{uri.name.lower()}/{result['id']}"
+        return _answer(request, result, status=201, etag=result["etag"], Location=location)
+
+    @answering
+    async def put(self, request: web.Request) -> web.StreamResponse:
+        """Create or replace the resource of the path."""
+        text = await _body(request)
+        result = await self._apply_one(request, text, named=request.match_info["ref"])
+        status = 201 if result["outcome"] == "created" else 200
+        return _answer(request, result, status=status, etag=result["etag"])
+
+    @answering
+    async def patch(self, request: web.Request) -> web.StreamResponse:
+        """Change a resource: a merge patch of its manifest, then applied as any other."""
+        if request.content_type not in {JSON_MERGE_PATCH, JSON}:
+            raise _media_type_error(f"expected {JSON_MERGE_PATCH}")
+        text = await _body(request)
+        change = json.loads(text)
+        reply = await self._read(request)
+        manifest = merge_patch(json.loads(reply.input), change)
+        etag = request.headers.get("If-Match", reply.etag)
+        result = await self._apply_one(request, json.dumps(manifest).encode(), etag=etag)
+        return _answer(request, result, etag=result["etag"])
+
+    @answering
+    async def delete(self, request: web.Request) -> web.StreamResponse:
+        """Request the deletion of a resource."""
+        call = pb.DeleteResourceRequest(
+            resource=self._resource_ref(request, is_writing=True),
+            force=_flag(request, "force"),
+            orphan=request.query.get("cascade") == "orphan",
+            etag=request.headers.get("If-Match", ""),
+        )
+        reply = await asyncio.to_thread(self._client.delete, call)
+        if reply.is_gone:
+            return web.Response(status=204)
+        return _answer(request, json.loads(reply.json), status=202, etag=reply.etag)
+
+    @answering
+    async def reconcile(self, request: web.Request) -> web.StreamResponse:
+        """Request another attempt."""
+        reply = await asyncio.to_thread(self._client.reconcile, self._resource_ref(request, is_writing=True))
+        return _answer(request, json.loads(reply.json), status=202, etag=reply.etag)
+
+    async def _read(self, request: web.Request) -> pb.ResourceReply:
+        return await asyncio.to_thread(self._client.get, self._resource_ref(request))
+
+    async def _apply_one(
+        self,
+        request: web.Request,
+        text: bytes,
+        *,
+        named: str = "",
+        is_create_only: bool = False,
+        etag: str = "",
+    ) -> Json:
+        _require_one(text, self._kind(request), named)
+        call = pb.ApplyResourcesRequest(
+            subject=self._subject(request, is_writing=True),
+            files=[pb.ManifestFile(text=text)],
+            account=request.query.get("account", ""),
+            create_only=is_create_only,
+            etag=etag or request.headers.get("If-Match", ""),
+        )
+        (result,) = await asyncio.to_thread(self._client.apply, call)
+        return result
+
+    async def _watch(self, request: web.Request, kind: ResourceType) -> web.StreamResponse:
+        last = request.headers.get("Last-Event-ID", "")
+        call = self._client.watch(
+            pb.WatchResourcesRequest(
+                subject=self._subject(request),
+                types=[str(kind.uri)],
+                position=int(last) if last.isdecimal() else -1,
+            )
+        )
+        response = web.StreamResponse(headers={"Content-Type": EVENT_STREAM, "Cache-Control": "no-store"})
+        await response.prepare(request)
+        try:
+            async for event in _events(call):
+                data = json.dumps(event_plain(event), ensure_ascii=False)
+                text = f"id: {event.position}\nevent: {event.kind}\ndata: {data}\n\n" if event.id else ":\n\n"
+                await response.write(text.encode())
+        finally:
+            call.cancel()  # type: ignore[attr-defined]  # a call is also an iterator
+        return response
+
+    def _kind(self, request: web.Request) -> ResourceType:
+        context, version, name = (request.match_info[key] for key in ("context", "version", "type"))
+        for kind in self._types:
+            uri = kind.uri
+            if (uri.context, uri.version, uri.name.lower()) == (context, version, name):
+                return kind
+        text = f"/{context}/{version}/{name} is no type of resources; see {RESOURCE}/types"
+        raise ResourceProblem(status=404, error="UnknownType", text=text)
+
+    def _resource_ref(self, request: web.Request, *, is_writing: bool = False) -> pb.GetResourceRequest:
+        return pb.GetResourceRequest(
+            subject=self._subject(request, is_writing=is_writing),
+            type=str(self._kind(request).uri),
+            ref=request.match_info["ref"],
+            account=request.query.get("account", ""),
+        )
+
+    def _subject(self, request: web.Request, *, is_writing: bool = False) -> pb.ResourceSubject:
+        """Return on whose behalf a request acts; raises `ResourceProblem` for one that may not."""
+        caller = caller_of(request)
+        if caller.has_invalid_token or (caller.account is None and not self._is_local(caller)):
+            raise ResourceProblem(
+                status=401, error="Unauthenticated", text="resources need a token", hint="odf token create"
+            )
+        if is_writing and caller.scope is Scope.READ:
+            raise ResourceProblem(status=403, error="Forbidden", text="the token allows reading only")
+        is_multi_tenant = self._authorizer.directory.is_multi_tenant
+        if caller.account is None:
+            return pb.ResourceSubject()
+        account = caller.account
+        return pb.ResourceSubject(did=str(account.id), name=str(account.name), is_admin=not is_multi_tenant)
+
+    def _is_local(self, caller: Caller) -> bool:
+        return self._authorizer.trusts_local(caller)
+
+
+def event_plain(event: pb.ResourceEventMessage) -> Json:
+    """Return an event as an object of answers."""
+    plain: Json = {
+        "position": event.position,
+        "id": event.id,
+        "kind": event.kind,
+        "generation": event.generation,
+        "by": event.by,
+        "time": event.time,
+    }
+    if event.payload:
+        plain["payload"] = json.loads(event.payload)
+    if event.json:
+        plain["resource"] = json.loads(event.json)
+    return plain
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return a JSON value after a merge patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge_patch(result.get(key), value)
+    return result
+
+
+async def _events(call: Any) -> AsyncIterator[pb.ResourceEventMessage]:
+    """Return the events of a call; an empty one after each pause, so that a client which has gone is noticed."""
+    following = asyncio.ensure_future(asyncio.to_thread(next, call, None))
+    while True:
+        done, _ = await asyncio.wait({following}, timeout=PING_SECONDS)
+        if not done:
+            yield pb.ResourceEventMessage()
+            continue
+        with suppress(grpc.RpcError):
+            event = following.result()
+            if event is not None:
+                yield event
+                following = asyncio.ensure_future(asyncio.to_thread(next, call, None))
+                continue
+        return
+
+
+def _require_one(text: bytes, kind: ResourceType, named: str) -> None:
+    """Raise `ResourceProblem` unless the body is one manifest of the type, and of the name if one is given."""
+    with suppress(InvalidInput):  # the coordinator says what is wrong
+        written = [one.plain for one in written_resources(text)]
+        if len(written) != 1 or not isinstance(written[0], dict):
+            raise ResourceProblem(status=400, error="InvalidInput", text="expected one manifest")
+        schema, headers = written[0].get("$schema"), written[0].get("headers")
+        if schema not in {str(kind.uri), kind.short_name}:
+            text_ = f"expected a {kind.short_name}, got {schema}"
+            raise ResourceProblem(status=422, error="SchemaViolation", text=text_)
+        given = headers if isinstance(headers, dict) else {}
+        names = {str(given.get(key, "")).lower() for key in ("name", "id")}
+        if named and named.lower() not in names:
+            text_ = f"the manifest is not of {named}"
+            raise ResourceProblem(status=422, error="SchemaViolation", text=text_)
+
+
+def _handles(value: Any, path: str) -> Any:
+    if isinstance(value, dict):
+        if "type" in value and "account" in value:
+            yield {"path": path, **value}
+            return
+        for key, inner in value.items():
+            yield from _handles(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for n, inner in enumerate(value):
+            yield from _handles(inner, f"{path}[{n}]")
+
+
+async def _body(request: web.Request) -> bytes:
+    if request.content_type not in {JSON, JSON_MERGE_PATCH, *YAML_TYPES}:
+        raise _media_type_error(f"expected {JSON} or {YAML}, got {request.content_type}")
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise ResourceProblem(status=413, error="TooLarge", text="the body is too large") from error
+
+
+def _media_type_error(text: str) -> ResourceProblem:
+    return ResourceProblem(status=415, error="UnsupportedMediaType", text=text)
+
+
+def _flag(request: web.Request, name: str) -> bool:
+    return request.query.get(name, "").lower() in {"true", "1"}
+
+
+def _answer(
+    request: web.Request, plain: Json, *, status: int = 200, etag: str = "", **headers: str
+) -> web.Response:
+    sent = {**headers, **({"ETag": etag} if etag else {})}
+    if any(kind in request.headers.get("Accept", "") for kind in YAML_TYPES):
+        return web.Response(status=status, text=write(plain), content_type=YAML, headers=sent)
+    text = json.dumps(plain, ensure_ascii=False)
+    return web.Response(status=status, text=text, content_type=JSON, headers=sent)
