@@ -11,6 +11,7 @@ from odf_common.adapters.kafka.dead_letter_messages import KafkaLetters
 from odf_common.adapters.kafka.records import KafkaRecords
 from odf_common.adapters.local.key_files import has_dataset_key, is_imported, require_owned
 from odf_common.adapters.local.process_files import Staging
+from odf_common.adapters.local.secret_key_files import load_secret_keys
 from odf_common.adapters.threads import SteadyThreadPool
 from odf_common.codec.envelopes import envelope
 from odf_common.errors import Unavailable
@@ -18,12 +19,16 @@ from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.bus import NOTIFICATIONS, Bus
 from odf_common.ports.store import Catalog
 from odf_common.proto.odf.bus.v1.bus_pb2 import IngestProgress
+from odf_common.resources.registry import SOURCE
 from odf_common.service.connections import kafka_cluster, trusted_networks
 from odf_common.service.consumer.pools import ElasticPool
 from odf_common.service.environment import Environment
+from odf_common.service.protection import peer_credentials
+from odf_common.service.reconcile_loop import ReconcileLoop
+from odf_common.service.remote_resources import RemoteResources
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
-from odf_common.service.settings import child_environment
+from odf_common.service.settings import MULTI_TENANT, Settings, child_environment
 from odf_ingest.accepted_pushes import AcceptedPushes, Parts, Receipts
 from odf_ingest.api.arrow_streams import ArrowStreams
 from odf_ingest.api.bus_handlers import Notices, subscriptions
@@ -40,6 +45,7 @@ from odf_ingest.control.source_control import SourceControl
 from odf_ingest.poll.fetch import Limits as FetchLimits
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
+from odf_ingest.poll.source_controller import SourceController
 from odf_ingest.prepare.preparer import Preparer
 from odf_ingest.prepare.preprocess import Preprocessor
 from odf_ingest.push.batches.batch_worker import BatchWorker
@@ -81,16 +87,17 @@ def build(env: Environment) -> Service:
     )
     commands = SourceCommands(control=control, owned=owned, catalog=env.catalog, replies=replies)
     pushes = _pushes(env, queues, preparer)
+    sources, loop = _source_resources(env.settings)
     return Service(
         name="ingest",
         subscriptions=subscriptions(Notices(reader, owned, queues, schedule.rescan), commands, replies),
         grpc=_registering(
-            _servicer(env, commands, queues, preparer, reader, poller, schedule).register,
+            _servicer(env, commands, queues, preparer, reader, poller, schedule, sources).register,
             pushes.register,
         ),
         grpc_address=env.settings.ingest_grpc,
         uses=("coordinator", "engine-spark"),
-        background=(reader.run, schedule.run, pushes.accepted.run),
+        background=(reader.run, schedule.run, pushes.accepted.run, loop.run),
     )
 
 
@@ -212,6 +219,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
     reader: PushReader,
     poller: Poller,
     schedule: PollSchedule,
+    sources: SourceController,
 ) -> IngestServicer:
     owned = commands.owned
     letters = KafkaLetters(kafka_cluster(env.settings), prefix=env.settings.kafka_prefix)
@@ -222,6 +230,7 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         preparer=preparer,
         drains=Drains(SourceTopics(env.topics, env.blobs), queues, owned, reader),
         poller=poller,
+        resource_source=sources.polled,
         schedule=schedule,
         owned=owned,
         rejecting=RejectPolicy(env.bus, env.blobs, partial(_name_of, env.catalog)),
@@ -238,6 +247,17 @@ def _servicer(  # noqa: PLR0913, PLR0917 - the parts of one value
         staging=Staging(env.settings.home),
         scratch=env.blobs.scratch,
     )
+
+
+def _source_resources(settings: Settings) -> tuple[SourceController, ReconcileLoop]:
+    coordinator = settings.required("coordinator_grpc")
+    resources = RemoteResources("ingest", coordinator, peer_credentials(settings, coordinator))
+    controller = SourceController(
+        read=resources.read,
+        keys=lambda: load_secret_keys(settings.home, settings.resource_keys_file),
+        is_multi_tenant=settings.tenancy == MULTI_TENANT,
+    )
+    return controller, ReconcileLoop(resources, {str(SOURCE.uri): controller})
 
 
 def _poller(env: Environment, queues: CommitQueues, preparer: Preparer) -> Poller:

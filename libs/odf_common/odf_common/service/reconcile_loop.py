@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from odf_common.errors import OdfError
+from odf_common.errors import Conflict, OdfError
 from odf_common.resources.failures import FailureClass, failure_class, failure_code
 
 log = structlog.stdlib.get_logger(__name__)
@@ -19,8 +19,17 @@ log = structlog.stdlib.get_logger(__name__)
 LEASE_MS: Final = 60_000
 SWEEP_SECONDS: Final = 300.0
 RECONNECT_SECONDS: Final = 1.0
+LEASE_POLL_SECONDS: Final = 5.0  # between attempts at a resource that another controller holds
 THREADS: Final = 4
 Json = dict[str, Any]
+
+
+class LeaseHeld(Conflict):
+    """Another controller has leased the resource; its end, or the end of its lease, lets others in."""
+
+    MESSAGE = "resource {resource} is leased by another controller"
+
+    resource: str
 
 
 class Controller(Protocol):
@@ -59,14 +68,14 @@ class Report:
 class Store(Protocol):
     """The store of resources, as controllers use it."""
 
-    def unsettled_ids(self, types: Sequence[str]) -> Iterator[str]:
-        """Return the ids of resources of types that are neither Ready nor Failed for good."""
+    def due_ids(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
+        """Return the ids of resources that have to be reconciled: first those that are not settled, then others.
 
-    def changes(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
-        """Return the id of each resource that has changed, or whose dependencies have; ends with `Unavailable`."""
+        Ends soon after `is_wanted` is False; raises `Unavailable` when the store cannot be watched any more.
+        """
 
     def begin(self, id: str, *, lease_ms: int) -> Work | None:
-        """Lease a resource; None if there is nothing to do."""
+        """Lease a resource; None if it is gone. Raises `LeaseHeld`."""
 
     def end(self, id: str, token: int, report: Report) -> int | None:
         """Write an outcome; return after how many ms to try again, None: not."""
@@ -108,8 +117,7 @@ class ReconcileLoop:
         types = tuple(self._controllers)
         while not stop.is_set():
             try:
-                self._request_all(self._store.unsettled_ids(types))
-                self._request_all(self._store.changes(types, partial(_is_wanted, stop, time.monotonic())))
+                self._request_all(self._store.due_ids(types, partial(_is_wanted, stop, time.monotonic())))
             except OdfError as error:
                 log.warning("resources cannot be watched now", code=error.code, why=str(error))
                 stop.wait(RECONNECT_SECONDS)
@@ -139,8 +147,10 @@ class ReconcileLoop:
             if work is not None:
                 pause = self._store.end(id, work.token, self._report(work))
         except OdfError as error:
-            log.warning("an attempt could not be noted", resource=id, code=error.code, why=str(error))
-            pause = int(RECONNECT_SECONDS * 1000)
+            is_held = error.code == LeaseHeld.__name__
+            if not is_held:
+                log.warning("an attempt could not be noted", resource=id, code=error.code, why=str(error))
+            pause = int((LEASE_POLL_SECONDS if is_held else RECONNECT_SECONDS) * 1000)
         finally:
             with self._changed:
                 self._running.discard(id)

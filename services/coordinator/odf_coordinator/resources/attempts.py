@@ -21,6 +21,7 @@ from odf_common.resources.failures import FailureClass, retry_delay_ms
 from odf_common.resources.phases import Cause, Phase, end_of_attempt, next_phase
 from odf_common.resources.registry import ACCOUNT, SECRET_SET, WEBHOOK_TARGET
 from odf_common.resources.scalar_formats import ResourceId, TypeUri
+from odf_common.service.reconcile_loop import LeaseHeld
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.store import (
@@ -79,15 +80,15 @@ class Attempts:
         self.requested(id)
 
     def begin(self, id: ResourceId, holder: str, *, ttl_ms: int) -> Begun | None:
-        """Lease a resource; None if another controller has it, or it is gone."""
+        """Lease a resource; None if it is gone. Raises `LeaseHeld` if another controller has it."""
         now_ms = self.clock.now().ms
         with self.store.transaction() as transaction:
             found = transaction.by_id(id)
-            token = None
-            if found is not None:
-                token = transaction.lease(id, holder, ttl_ms=ttl_ms, now_ms=now_ms)
-            if found is None or token is None:
+            if found is None:
                 return None
+            token = transaction.lease(id, holder, ttl_ms=ttl_ms, now_ms=now_ms)
+            if token is None:
+                raise LeaseHeld(resource=id)
             if found.deleted_ms is None:
                 (found,) = transaction.save([_start(found, holder, now_ms, token)])
         self.changed()

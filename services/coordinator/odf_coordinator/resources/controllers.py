@@ -4,15 +4,16 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from odf_common.resources.registry import SECRET_SET, VARIABLE_SET, Types
+from odf_common.resources.registry import SECRET_SET, SOURCE, VARIABLE_SET, Types
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.service.reconcile_loop import Controller, Json, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.store import FencingToken, Query, ResourceStore, TypeId
+from odf_coordinator.resources.store import FencingToken, ResourceStore
 from odf_coordinator.resources.watch import Watch
 
-UNSETTLED: Final = ("Pending", "Reconciling")
+ELSEWHERE: Final = frozenset((str(SOURCE.uri),))
+"""The `$schema` of types whose controllers are in other services."""
 
 
 class ValueSets:
@@ -41,24 +42,10 @@ class LocalStore:
         self._store, self._attempts, self._watch, self._types = store, attempts, watch, types
         self._holder = f"coordinator@{socket.gethostname()}"
 
-    def unsettled_ids(self, types: Sequence[str]) -> Iterator[str]:
-        """Return the ids of resources that have to be reconciled or removed."""
-        known = [self._type(schema) for schema in types]
-        with self._store.read() as snapshot:
-            for phase in UNSETTLED:
-                after = None
-                while True:
-                    page = snapshot.find(Query(types=known, phase=phase, after=after))
-                    yield from (one.id for one in page.resources)
-                    if (after := page.next) is None:
-                        break
-
-    def changes(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
-        """Return the ids of resources that have changed, or whose dependencies have."""
-        known = {self._type(schema) for schema in types}
-        for resource in self._watch.due(is_wanted):
-            if resource.type in known:
-                yield resource.id
+    def due_ids(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
+        """Return the ids of resources that have to be reconciled."""
+        known = frozenset(type_id(self._types().of_schema(schema).uri) for schema in types)
+        yield from (due for due in self._watch.due_ids(known, is_wanted) if due is not None)
 
     def begin(self, id: str, *, lease_ms: int) -> Work | None:
         """Lease a resource."""
@@ -78,6 +65,3 @@ class LocalStore:
             conditions=report.conditions,
         )
         return self._attempts.end(ResourceId(id), FencingToken(token), end)
-
-    def _type(self, schema: str) -> TypeId:
-        return type_id(self._types().of_schema(schema).uri)

@@ -151,6 +151,14 @@ class ResourceServicer(ResourcesServicer):
             message.json = b"" if resource is None else _dump(resource.document)
             yield message
 
+    def WatchDueResources(
+        self, request: pb.WatchDueResourcesRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.DueResource]:
+        """Stream the ids of resources that have to be reconciled until the call ends."""
+        types = frozenset(self._type(schema) for schema in request.types)
+        for due in self._watch.due_ids(types, context.is_active):
+            yield pb.DueResource(id=due or "")
+
     def BeginAttempt(self, request: pb.BeginAttemptRequest, _: grpc.ServicerContext) -> pb.BeginAttemptReply:
         """Lease a resource for its controller."""
         begun = self._attempts.begin(ResourceId(request.id), request.holder, ttl_ms=request.lease_ms)

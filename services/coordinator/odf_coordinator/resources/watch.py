@@ -1,12 +1,26 @@
 """Changes of resources as they happen."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
-from odf_coordinator.resources.store import EventKind, Position, ResourceEvent, ResourceStore, StoredResource
+from odf_common.resources.conditions import RECONCILIATION_ERROR
+from odf_common.resources.phases import Phase
+from odf_common.resources.scalar_formats import ResourceId
+from odf_coordinator.resources.store import (
+    EventKind,
+    Position,
+    Query,
+    ResourceEvent,
+    ResourceStore,
+    Snapshot,
+    StoredResource,
+    TypeId,
+)
 
 COMMIT_POLL_SECONDS: Final = 1.0  # another coordinator may write, and nothing tells of it
+UNSETTLED: Final = frozenset((Phase.PENDING.value, Phase.RECONCILING.value))
 # Events after which a resource is reconciled; the others are of an attempt itself.
 DUE: Final = frozenset(
     {
@@ -52,6 +66,14 @@ class Watch:
 
         A resource is None once it is gone. Ends when `is_wanted` is False, within a second.
         """
+        for change in self._changes_or_none(start, is_wanted):
+            if change is not None:
+                yield change
+
+    def _changes_or_none(
+        self, start: Position | None, is_wanted: Callable[[], bool]
+    ) -> Iterator[tuple[ResourceEvent, StoredResource | None] | None]:
+        """Return the same changes, and None after each second without any."""
         position = start
         while is_wanted():
             seen = self._commits
@@ -67,13 +89,45 @@ class Watch:
                 with self._changed:
                     if self._commits == seen:
                         self._changed.wait(COMMIT_POLL_SECONDS)
+                yield None
 
-    def due(self, is_wanted: Callable[[], bool]) -> Iterator[StoredResource]:
-        """Return the resources that have to be reconciled: those that have changed, and those that refer to them."""
-        for event, resource in self.changes(None, is_wanted):
-            if resource is not None and event.kind in DUE:
-                yield resource
+    def due_ids(
+        self, types: Collection[TypeId], is_wanted: Callable[[], bool]
+    ) -> Iterator[ResourceId | None]:
+        """Return the ids of resources of types that have to be reconciled, and None after each second without any.
+
+        First those that are not settled or not removed yet; then those that change, or that refer to one which does.
+        """
+        with self._store.read() as snapshot:
+            position = snapshot.position()
+            due = [one.id for one in _all(snapshot, types) if _is_unsettled(one)]
+        yield from due
+        for change in self._changes_or_none(position, is_wanted):
+            if change is None:
+                yield None
+                continue
+            event, resource = change
+            if resource is not None and event.kind in DUE and resource.type in types:
+                yield resource.id
             if event.kind in OF_DEPENDENCIES:
                 with self._store.read() as snapshot:
                     users = snapshot.referring_to(event.resource)
-                yield from users
+                yield from (user.id for user in users if user.type in types)
+
+
+def _all(snapshot: Snapshot, types: Collection[TypeId]) -> Iterator[StoredResource]:
+    query = Query(types=tuple(types), include_deleted=True)
+    while True:
+        page = snapshot.find(query)
+        yield from page.resources
+        if page.next is None:
+            return
+        query = replace(query, after=page.next)
+
+
+def _is_unsettled(resource: StoredResource) -> bool:
+    """Return whether a controller has to do something: also a retry whose time was kept by a former process."""
+    if resource.deleted_ms is not None or resource.phase in UNSETTLED:
+        return True
+    error = resource.document["status"]["conditions"].get(str(RECONCILIATION_ERROR), {})
+    return "retryAt" in error

@@ -10,7 +10,7 @@ from odf_common.ports.clock import Clock
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.catalog.datasets import KeyStore
 from odf_coordinator.resources.attempts import Attempts
-from odf_coordinator.resources.controllers import LocalStore, own_controllers
+from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_controllers
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.sql_store import SqlResourceStore
@@ -38,7 +38,7 @@ def build_resources(
         clock=clock,
         pre_apply=lambda: PreApply(keys=load_secret_keys(home, keys_file)),
         keep_keys=_keep(keys),
-        controlled=frozenset(controllers),
+        controlled=frozenset((*controllers, *ELSEWHERE)),
         changed=[watch.notify],
     )
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)

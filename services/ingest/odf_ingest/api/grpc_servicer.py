@@ -1,5 +1,6 @@
 """The gRPC service `Ingest`: pushes of files, drains of push topics, operations on sources."""
 
+import json
 import queue
 import shutil
 import threading
@@ -8,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc
 
@@ -31,6 +32,7 @@ from odf_ingest.control.drain import Drains
 from odf_ingest.control.rejected_messages import MessageLocation, RejectedMessages
 from odf_ingest.control.source_commands import SourceCommands
 from odf_ingest.control.source_control import means_polling_source
+from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.poll.poller import Poller
 from odf_ingest.poll.schedule import PollSchedule
 from odf_ingest.prepare.batch import FileBatch
@@ -58,6 +60,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     preparer: Preparer
     drains: Drains
     poller: Poller
+    resource_source: Callable[[dict[str, Any]], PolledSource]
+    """Returns what is polled by a Source resource."""
     schedule: PollSchedule
     owned: AssignedSources
     rejecting: RejectPolicy
@@ -115,7 +119,8 @@ class IngestServicer(ingest_pb2_grpc.IngestServicer):
     ) -> Iterator[ingest_pb2.PollProgress]:
         """Yield progress until all new data is committed; raises the error of the source."""
         dataset = self._entry(request.ref).dataset_id
-        poll = partial(self.poller.poll, dataset, is_wanted=context.is_active)
+        source = self.resource_source(json.loads(request.source)) if request.source else None
+        poll = partial(self.poller.poll, dataset, is_wanted=context.is_active, source=source)
         yield from (ingest_pb2.PollProgress(stage=stage) for stage in reports_of(poll, "poll"))
         yield ingest_pb2.PollProgress(done=True)
 

@@ -269,20 +269,27 @@ class CommitQueues:
             self._queues.pop(dataset, None)
         self.states.forget(dataset)
 
-    def commit(self, dataset: DatasetId, batch: Batch[P]) -> Outcome:
-        """Commit the batch once its index is ready; see `BatchCommitter.commit`."""
+    def commit(self, dataset: DatasetId, batch: Batch[P], *, merge: MergeStrategy | None = None) -> Outcome:
+        """Commit the batch once its index is ready; see `BatchCommitter.commit`, and for `merge` `catch_up`."""
         while True:
-            self.catch_up(dataset, batch.source)
+            self.catch_up(dataset, batch.source, merge=merge)
             with suppress(IndexBehind):
                 return self.commit_indexed(dataset, batch)
 
     @translating_os_errors
     def catch_up(
-        self, dataset: DatasetId, source: str, is_wanted: IsWanted = lambda: True, meet: Meet = lambda _: None
+        self,
+        dataset: DatasetId,
+        source: str,
+        is_wanted: IsWanted = lambda: True,
+        meet: Meet = lambda _: None,
+        *,
+        merge: MergeStrategy | None = None,
     ) -> None:
         """Catch up the index for merging a source's batches, while others commit; may take long.
 
-        `meet` is called with each state of the chain that is used.
+        `meet` is called with each state of the chain that is used. `merge` is that of a source which the chain does
+        not define.
         """
 
         def current() -> ChainState:
@@ -290,7 +297,7 @@ class CommitQueues:
             meet(state)
             return state
 
-        merge = _merge_step(current(), source)
+        merge = _merge_step(current(), source) or merge
         self.queue(dataset).history.catch_up(merge, current, is_wanted)
 
     def index_progress(self, dataset: DatasetId, merge: MergeStrategy) -> BuildProgress | None:

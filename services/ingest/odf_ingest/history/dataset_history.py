@@ -193,13 +193,13 @@ class DatasetHistory:
         self._remove_unused(self._folder, state)
         return RunStore(self._folder / f"{name}-{_digest(key)}", name, key, self._limits)
 
-    @staticmethod
-    def _remove_unused(folder: Path, state: ChainState) -> None:
+    def _remove_unused(self, folder: Path, state: ChainState) -> None:
         """Remove indexes by keys that no source has any more."""
         if state.definitions.has_opaque_source or not folder.is_dir():
             return
         steps = [source.merge for source in (*state.push_sources.values(), state.polling_source) if source]
         used = {_digest(step.primary_key) for step in steps if isinstance(step, KeyedStrategy)}
+        used |= {_digest(key) for key in (*self._keys, *self._rows)}  # also of sources that no chain defines
         for file in folder.iterdir():
             if file.name.rpartition("-")[2] not in used:
                 shutil.rmtree(file, ignore_errors=True)

@@ -27,6 +27,7 @@ from odf_ingest.merge.strategies import takes_whole_batches
 from odf_ingest.poll.fetch import FetchedFile, FetchedMessages
 from odf_ingest.poll.poll_errors import PollCancelled, SourceRedefined
 from odf_ingest.poll.polled_position import PollPosition, ReadFiles, without_count
+from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.prepare.bad_rows import RefusedRows, RejectedRows, with_places
 from odf_ingest.prepare.batch import BadRecord, FileBatch
 from odf_ingest.prepare.plan import Plan, plan_of
@@ -37,12 +38,11 @@ from odf_ingest.source_settings import BadRecords, SourceSettings
 class PolledBatch:
     """Port `Batch` for what was fetched, committed even if it appends nothing: its state says that it was read."""
 
-    source = DEFAULT_SOURCE
     may_be_empty = True
 
     def __init__(
         self,
-        defined: SetPollingSource,
+        polled: PolledSource,
         fetched: FetchedFile | FetchedMessages,
         *,
         read_files: ReadFiles | None,
@@ -51,8 +51,9 @@ class PolledBatch:
         is_wanted: IsWanted,
     ) -> None:
         """`read_files` is for sources whose position is a set of files."""
+        self.source = polled.name
         self._rejecting = rejecting
-        self._defined = defined
+        self._polled = polled
         self._fetched = fetched
         self._read_files = read_files
         self._preparer = preparer
@@ -69,7 +70,7 @@ class PolledBatch:
 
     def position_in(self, state: ChainState) -> PollPosition:
         """Return the position in the chain."""
-        return position_of(state, self._read_files)
+        return position_of(state, self._read_files, self.source)
 
     def check(self, position: PollPosition) -> None:
         """Raise `AlreadyCommitted` if the content, or newer, is in the chain; see `is_read` of what was fetched."""
@@ -79,10 +80,10 @@ class PolledBatch:
 
     def prepare(self, state: ChainState) -> PreparedRecords:
         """Return the records; raises `InvalidInput` with the place, `SourceRedefined`."""
-        if state.polling_source != self._defined:
+        if self._polled.is_in_chain and state.polling_source != self._polled.definition:
             raise SourceRedefined
         self._dataset = state.dataset_id
-        plan = plan_of(state, as_push_source(self._defined))
+        plan = plan_of(state, as_push_source(self._polled.definition, self.source))
         if self._read is None or self._read[0] != plan:
             try:
                 self._read = plan, self._records(replace(plan, is_wanted=self._is_wanted))
@@ -130,14 +131,14 @@ class PolledBatch:
         return prepared
 
     def _gives_event_time(self) -> bool:
-        fetch = self._defined.fetch
+        fetch = self._polled.definition.fetch
         return isinstance(fetch, FetchStepUrl | FetchStepFilesGlob) and fetch.event_time is not None
 
     def _rejects_bad(self) -> bool:
         choice = self._settings().bad_records
         if isinstance(self._fetched, FetchedMessages):
             return rejects_messages(choice)
-        return rejects_rows(choice, as_push_source(self._defined).merge, is_polled=True)
+        return rejects_rows(choice, self._polled.definition.merge, is_polled=True)
 
     def _settings(self) -> SourceSettings:
         assert self._dataset is not None
@@ -213,10 +214,12 @@ def require_rejectable(state: ChainState, settings: SourceSettings) -> None:
         raise InvalidInput(where="badRecords", text=text)
 
 
-def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition:
+def position_of(
+    state: ChainState, read_files: ReadFiles | None, source: str = DEFAULT_SOURCE
+) -> PollPosition:
     """Return the position in a chain; `read_files` is for sources whose position is a set of files."""
     files = {} if read_files is None else read_files.at(state.head)
-    source_state = state.source_states.get(DEFAULT_SOURCE)
+    source_state = state.source_states.get(source)
     progress = (
         source_progress(source_state)
         if source_state is not None and source_state.kind == POLLED
@@ -227,8 +230,8 @@ def position_of(state: ChainState, read_files: ReadFiles | None) -> PollPosition
     )
 
 
-def as_push_source(defined: SetPollingSource) -> AddPushSource:
+def as_push_source(defined: SetPollingSource, name: str = DEFAULT_SOURCE) -> AddPushSource:
     """Return the push source that reads, preprocesses and merges in the same way."""
     return AddPushSource(
-        source_name=DEFAULT_SOURCE, read=defined.read, preprocess=defined.preprocess, merge=defined.merge
+        source_name=name, read=defined.read, preprocess=defined.preprocess, merge=defined.merge
     )

@@ -7,7 +7,7 @@ state of a broker's messages is defined in `fetch.mqtt`. Once rows were rejected
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 from odf_common.chain.state import DEFAULT_SOURCE, ChainState
@@ -87,7 +87,7 @@ class PollPosition:
         """Return the last state, with the count if there is one."""
         assert self.last is not None, f"{source} was never read"
         if not self.rejected:
-            return self.last
+            return replace(self.last, source_name=source)
         plain: dict[str, object] = {
             "v": VERSION,
             "kind": self.last.kind,
@@ -96,7 +96,8 @@ class PollPosition:
         }
         if self.retried.intervals:
             plain["retried"] = self.retried.intervals
-        return state_of(POLLED, json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False))
+        value = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return replace(state_of(POLLED, value), source_name=source)
 
 
 def without_count(state: SourceState | None) -> SourceState | None:
@@ -114,8 +115,9 @@ class ReadFiles:
     Not thread-safe.
     """
 
-    def __init__(self, read: ReadBlock) -> None:
+    def __init__(self, read: ReadBlock, source: str = DEFAULT_SOURCE) -> None:
         self._read = read
+        self._source = source
         self._head: Multihash | None = None
         self._files: dict[str, ReadFile] = {}
 
@@ -129,7 +131,7 @@ class ReadFiles:
             if name == self._head:
                 is_continued = True
                 break
-            match _state_in(decoded.block.event):
+            match _state_in(decoded.block.event, self._source):
                 case SourceState(kind=kind, value=value) if kind == FILE:
                     newest.append(ReadFile.parse(value))
                 case SourceState(kind=kind, value=value) if kind == ETAG:
@@ -145,34 +147,36 @@ class ReadFiles:
 
 
 def state_of(kind: str, value: str) -> SourceState:
-    """Return a state of the polling source."""
+    """Return a state of a polling source; its name is that of the chain's own."""
     return SourceState(source_name=DEFAULT_SOURCE, kind=kind, value=value)
 
 
-def last_content(state: ChainState, read: ReadBlock, step: FetchStep) -> SourceState | None:
+def last_content(
+    state: ChainState, read: ReadBlock, step: FetchStep, source: str = DEFAULT_SOURCE
+) -> SourceState | None:
     """Return the validator of what was read last from this URL or image, as declared; None if that was another one.
 
     They are compared only if the source was defined again since: usually one block is read.
     """
-    last = without_count(state.source_states.get(DEFAULT_SOURCE))
-    if last is None or last.kind not in OF_CONTENT or _identity(step) is None:
+    last = without_count(state.source_states.get(source))
+    if last is None or last.kind not in OF_CONTENT or content_scope(step) is None:
         return None
     is_defined_again = is_found = False
     for _, decoded, _ in iterate(read, state.head):
         event = decoded.block.event
         match event:
             case SetPollingSource(fetch=fetch) if is_found:
-                return last if _identity(fetch) == _identity(step) else None
+                return last if content_scope(fetch) == content_scope(step) else None
             case SetPollingSource() | DisablePollingSource():
                 is_defined_again = True
-            case _ if _state_in(event) is not None:
+            case _ if _state_in(event, source) is not None:
                 if not is_defined_again:
                     return last
                 is_found = True
     return None
 
 
-def _identity(step: FetchStep) -> str | None:
+def content_scope(step: FetchStep) -> str | None:
     """Return the scope within which validators are comparable: the URL, or the image without its version."""
     match step:
         case FetchStepUrl(url=url):
@@ -184,9 +188,9 @@ def _identity(step: FetchStep) -> str | None:
             return None
 
 
-def _state_in(event: object) -> SourceState | None:
-    """Return the polling source's state that an event records."""
+def _state_in(event: object, source: str) -> SourceState | None:
+    """Return the state of a source that an event records."""
     if not isinstance(event, AddData) or event.new_source_state is None:
         return None
     source_state = event.new_source_state
-    return without_count(source_state) if source_state.source_name == DEFAULT_SOURCE else None
+    return without_count(source_state) if source_state.source_name == source else None

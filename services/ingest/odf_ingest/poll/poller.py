@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.chain.state import ChainState
+from odf_common.chain.state import DEFAULT_SOURCE, ChainState
 from odf_common.errors import Conflict, InvalidInput, OdfError, Unavailable
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.events import (
@@ -41,7 +42,8 @@ from odf_ingest.poll.event_time_source import event_time, usual_event_time
 from odf_ingest.poll.fetch import Context, FetchedFile, FetchedMessages, Limits, Lines, Note, fetch
 from odf_ingest.poll.poll_errors import FileRefused, ForeignSource, NotPolled, PollCancelled
 from odf_ingest.poll.polled_batch import PolledBatch, as_push_source, position_of
-from odf_ingest.poll.polled_position import ReadFiles, last_content
+from odf_ingest.poll.polled_position import ReadFiles, content_scope, last_content
+from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.poll.templates import Secrets, fill_in, has_template
 from odf_ingest.poll.unpack import naming, prepare_fetched
 from odf_ingest.prepare.plan import plan_of
@@ -52,6 +54,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 WAIT_SECONDS: Final = 0.2  # between checks whether a caller still waits for another poll
 NOTE: Final = "poll"
+SCOPE_NOTE: Final = "polled"
 PASSING: Final = (Unavailable, Conflict, PollCancelled)
 """Errors that say nothing of a file's content."""
 Report = Callable[[str], None]
@@ -115,14 +118,22 @@ class Poller:
     environ: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        self._datasets: defaultdict[DatasetId, _Dataset] = defaultdict(_Dataset)
+        self._datasets: defaultdict[tuple[DatasetId, str], _Dataset] = defaultdict(_Dataset)
         self._mutex = threading.Lock()
 
     @translating_os_errors
     def poll(
-        self, dataset: DatasetId, report: Report, is_wanted: IsWanted, *, skips: bool = False
+        self,
+        dataset: DatasetId,
+        report: Report,
+        is_wanted: IsWanted,
+        *,
+        skips: bool = False,
+        source: PolledSource | None = None,
     ) -> PollSummary:
         """Commit all that is new, and return how much that was; `report` takes descriptions of the progress.
+
+        Without a source, the chain's own is polled.
 
         If it `skips`, the first file that is refused is recorded as read, without its records, and the poll ends.
 
@@ -130,10 +141,10 @@ class Poller:
         what is wrong with the source or its files; what was committed before is kept. `PollCancelled` once `is_wanted`
         returns False.
         """
-        kept = self._dataset_state(dataset)
+        kept = self._dataset_state(dataset, DEFAULT_SOURCE if source is None else source.name)
         with _hold(kept.lock, report, is_wanted):
             try:
-                polled = self._poll(dataset, kept, _Caller(report, is_wanted), skips=skips)
+                polled = self._poll(dataset, source, kept, _Caller(report, is_wanted), skips=skips)
             except PollCancelled:
                 raise
             except OdfError as error:
@@ -150,15 +161,15 @@ class Poller:
         """Return the datasets whose last poll by this process failed."""
         with self._mutex:
             attempts = [(dataset, kept.last) for dataset, kept in self._datasets.items()]
-        return [dataset for dataset, last in attempts if last is not None and last.error is not None]
+        return [dataset for (dataset, _), last in attempts if last is not None and last.error is not None]
 
     def is_polling(self, dataset: DatasetId) -> bool:
         """Return whether this process is polling a dataset."""
         return self._dataset_state(dataset).lock.locked()
 
-    def _dataset_state(self, dataset: DatasetId) -> _Dataset:
+    def _dataset_state(self, dataset: DatasetId, source: str = DEFAULT_SOURCE) -> _Dataset:
         with self._mutex:
-            return self._datasets[dataset]
+            return self._datasets[dataset, source]
 
     def _attempt_after(self, before: Attempt | None, error: OdfError | None) -> Attempt:
         now = self.clock.now()
@@ -173,26 +184,40 @@ class Poller:
             failing_since=since or now,
         )
 
-    def _poll(self, dataset: DatasetId, kept: _Dataset, caller: _Caller, *, skips: bool) -> PollSummary:
+    def _poll(
+        self,
+        dataset: DatasetId,
+        source: PolledSource | None,
+        kept: _Dataset,
+        caller: _Caller,
+        *,
+        skips: bool,
+    ) -> PollSummary:
         state = self.queues.state(dataset)
-        defined = _polling_source_of(state)
+        polled = source or PolledSource(
+            definition=_polling_source_of(state), fill=partial(fill_in, environ=self.environ)
+        )
+        defined = polled.definition
         self._require_trusted(dataset, defined)
         if isinstance(defined.fetch, FetchStepMqtt) and defined.prepare:
             raise InvalidInput(where="prepare", text="messages have no prepare steps; remove them")
-        step, secrets = fill_in(defined.fetch, self.environ)
+        step, secrets = polled.fill(defined.fetch)
 
         def masked(stage: str) -> None:
             log.debug("poll", dataset_id=str(dataset), stage=secrets.mask(stage))
             caller.report(secrets.mask(stage))
 
         with _masking(secrets), scratch_folder(self.blobs) as folder:
-            context = self._context(state, kept, folder, _Caller(masked, caller.is_wanted))
+            context = self._context(state, polled, kept, folder, _Caller(masked, caller.is_wanted))
             with closing(fetch(step, context)) as results:
-                return self._commit(state, kept, context, results, skips=skips)
+                done = self._commit(state, polled, kept, context, results, skips=skips)
+        self._note_scope(dataset, polled)
+        return done
 
     def _commit(
         self,
         state: ChainState,
+        polled: PolledSource,
         kept: _Dataset,
         context: Context,
         results: Iterator[FetchedFile | FetchedMessages],
@@ -203,13 +228,13 @@ class Poller:
         for fetched in results:
             context.require_wanted()
             try:
-                outcome = self._commit_fetched(state, kept, context, fetched)
+                outcome = self._commit_fetched(state, polled, kept, context, fetched)
             except OdfError as error:
                 if not isinstance(fetched, FetchedFile) or isinstance(error, PASSING):
                     raise
                 if skips:
                     empty = replace(fetched, is_empty=True, fault=None)
-                    self._commit_fetched(state, kept, context, empty)
+                    self._commit_fetched(state, polled, kept, context, empty)
                     return replace(done, blocks=done.blocks + 1, skipped=str(error))
                 if error is not fetched.fault:
                     raise
@@ -222,17 +247,24 @@ class Poller:
         return done
 
     def _commit_fetched(
-        self, state: ChainState, kept: _Dataset, context: Context, fetched: FetchedFile | FetchedMessages
+        self,
+        state: ChainState,
+        polled: PolledSource,
+        kept: _Dataset,
+        context: Context,
+        fetched: FetchedFile | FetchedMessages,
     ) -> Outcome:
         """Commit what was fetched; raises why it is not read, or not committed."""
-        defined = _polling_source_of(state)
+        if polled.is_in_chain:
+            polled = replace(polled, definition=_polling_source_of(state))
+        defined = polled.definition
         is_file = isinstance(fetched, FetchedFile)
         if isinstance(fetched, FetchedFile) and fetched.fault is not None:
             raise fetched.fault
         steps = () if isinstance(fetched, FetchedFile) and fetched.is_empty else defined.prepare or ()
         try:
             batch = PolledBatch(
-                defined,
+                polled,
                 prepare_fetched(steps, fetched, context),
                 read_files=kept.read_files,
                 preparer=self.preparer,
@@ -240,7 +272,7 @@ class Poller:
                 is_wanted=context.is_wanted,
             )
             with naming(fetched):
-                outcome = self.queues.commit(state.dataset_id, batch)
+                outcome = self.queues.commit(state.dataset_id, batch, merge=defined.merge)
         except InvalidInput as error:
             if type(error) is not InvalidInput or not is_file:
                 raise
@@ -250,12 +282,14 @@ class Poller:
         context.report(f"{fetched.label}: {outcome.count} records")
         return outcome
 
-    def _context(self, state: ChainState, kept: _Dataset, folder: Path, caller: _Caller) -> Context:
-        defined = _polling_source_of(state)
+    def _context(
+        self, state: ChainState, polled: PolledSource, kept: _Dataset, folder: Path, caller: _Caller
+    ) -> Context:
+        defined = polled.definition
         read = block_reader(self.blobs, state.dataset_id)
         step = defined.fetch
         if isinstance(step, FetchStepFilesGlob):
-            kept.read_files = kept.read_files or ReadFiles(read)
+            kept.read_files = kept.read_files or ReadFiles(read, polled.name)
         else:
             kept.read_files = None
         is_cached = getattr(step, "cache", None) is not None
@@ -267,12 +301,14 @@ class Poller:
             environ=self.environ,
             folder=folder,
             note=Note(
-                read=lambda: self.blobs.note(dataset, NOTE),
-                write=lambda text: self.blobs.set_note(dataset, NOTE, text),
+                read=lambda: self.blobs.note(dataset, _note_name(NOTE, polled)),
+                write=lambda text: self.blobs.set_note(dataset, _note_name(NOTE, polled), text),
             ),
             takes_whole_batches=plan_of(state, as_push_source(defined)).takes_whole_batches,
-            position=position_of(state, kept.read_files),
-            last=last_content(state, read, step),
+            position=position_of(state, kept.read_files, polled.name),
+            last=last_content(state, read, step, polled.name)
+            if self._is_same_scope(dataset, polled)
+            else None,
             is_append=is_append,
             is_ledger=isinstance(defined.merge, MergeStrategyLedger),
             is_reread=not is_append and not is_cached,
@@ -283,6 +319,16 @@ class Poller:
             is_wanted=caller.is_wanted,
             event_time=self._event_time,
         )
+
+    def _is_same_scope(self, dataset: DatasetId, polled: PolledSource) -> bool:
+        """Return whether the source polls the same content as before; the chain says so of its own source."""
+        if polled.is_in_chain:
+            return True
+        return self.blobs.note(dataset, _note_name(SCOPE_NOTE, polled)) == _scope_of(polled)
+
+    def _note_scope(self, dataset: DatasetId, polled: PolledSource) -> None:
+        if not polled.is_in_chain and not self._is_same_scope(dataset, polled):
+            self.blobs.set_note(dataset, _note_name(SCOPE_NOTE, polled), _scope_of(polled))
 
     def _require_trusted(self, dataset: DatasetId, defined: SetPollingSource) -> None:
         """Raise `ForeignSource` if a source of another node wants to use this one's commands, files or variables."""
@@ -299,6 +345,15 @@ class Poller:
     def _event_time(self, source: EventTimeSource | None, path: str, modified: Timestamp | None) -> Timestamp:
         now = self.clock.now()
         return usual_event_time(modified, now) if source is None else event_time(source, path, modified, now)
+
+
+def _note_name(name: str, polled: PolledSource) -> str:
+    return name if polled.is_in_chain else f"{name}-{polled.name}"
+
+
+def _scope_of(polled: PolledSource) -> str:
+    """Return the scope within which validators of content are comparable, without what templates stand for."""
+    return content_scope(polled.definition.fetch) or ""
 
 
 def _polling_source_of(state: ChainState) -> SetPollingSource:

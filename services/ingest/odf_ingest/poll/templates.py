@@ -94,7 +94,7 @@ def fill_in(step: FetchStep, environ: Mapping[str, str]) -> tuple[FetchStep, Sec
         return filled.text
 
     try:
-        return _map_texts(step, fill), Secrets(frozenset(secrets))
+        return map_texts(step, fill), Secrets(frozenset(secrets))
     except InvalidInput as error:
         raise error.with_facts(where="fetch") from error
 
@@ -126,15 +126,15 @@ def _texts(value: Any) -> list[str]:  # noqa: ANN401 - any part of a step
     return []
 
 
-def _map_texts(value: S, change: Callable[[str], str]) -> S:
+def map_texts(value: S, change: Callable[[str], str]) -> S:
     """Return a part of a step with each string changed."""
     result: Any = value
     if isinstance(value, str):
         result = change(value)
     elif isinstance(value, tuple):
-        result = tuple(_map_texts(item, change) for item in value)
+        result = tuple(map_texts(item, change) for item in value)
     elif is_dataclass(value) and not isinstance(value, type):
-        changed = {field.name: _map_texts(getattr(value, field.name), change) for field in fields(value)}
+        changed = {field.name: map_texts(getattr(value, field.name), change) for field in fields(value)}
         result = replace(value, **changed)
     part: S = result
     return part

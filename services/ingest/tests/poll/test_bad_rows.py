@@ -39,7 +39,9 @@ from odf_ingest.control.rejected_messages import MessageLocation
 from odf_ingest.errors import CannotRetry, TooManyRejected
 from odf_ingest.poll.fetch import FetchedMessages
 from odf_ingest.poll.polled_batch import PolledBatch, require_rejectable
+from odf_ingest.poll.polled_source import PolledSource
 from odf_ingest.poll.poller import PollSummary
+from odf_ingest.poll.templates import Secrets
 from odf_ingest.prepare import bad_rows
 from odf_ingest.prepare.batch import BadRecord
 from odf_ingest.prepare.plan import declared_schema
@@ -283,7 +285,7 @@ def commit_message(bench: Any, **columns: Any) -> Sequence[BadRecord]:
         state=SourceState(source_name="default", kind="odf/mqtt", value='{"v":1}'),
     )
     batch = PolledBatch(
-        bench.state.polling_source,
+        PolledSource(definition=bench.state.polling_source, fill=lambda step: (step, Secrets())),
         fetched,
         read_files=None,
         preparer=bench.preparer,

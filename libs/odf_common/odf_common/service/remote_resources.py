@@ -1,0 +1,70 @@
+"""The coordinator's resources, as controllers of other services use them over gRPC."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from odf_common.adapters.grpc.client import calling, channel
+from odf_common.adapters.grpc.peer_credentials import PeerCredentials
+from odf_common.proto.odf.node.v1 import resources_pb2 as pb
+from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
+from odf_common.service.reconcile_loop import Json, Report, Work
+
+SHORT_CALL_SECONDS: Final = 10.0
+COORDINATOR: Final = "coordinator"
+
+
+class RemoteResources:
+    """A client of the coordinator's resources; thread-safe. Calls raise `OdfError`."""
+
+    def __init__(self, service: str, address: str, credentials: PeerCredentials = None) -> None:
+        """Connect on the first call; `service` names the holder of leases."""
+        self._stub = ResourcesStub(channel(address, credentials))
+        self._holder = f"{service}@{socket.gethostname()}"
+
+    def due_ids(self, types: Sequence[str], is_wanted: Callable[[], bool]) -> Iterator[str]:
+        """Return the ids of resources that have to be reconciled; raises `Unavailable` when the stream breaks."""
+        with calling(COORDINATOR):
+            call = self._stub.WatchDueResources(pb.WatchDueResourcesRequest(types=types))
+            try:
+                for due in call:
+                    if not is_wanted():
+                        return
+                    if due.id:
+                        yield due.id
+            finally:
+                call.cancel()
+
+    def begin(self, id: str, *, lease_ms: int) -> Work | None:
+        """Lease a resource."""
+        request = pb.BeginAttemptRequest(id=id, holder=self._holder, lease_ms=lease_ms)
+        with calling(COORDINATOR):
+            reply = self._stub.BeginAttempt(request, timeout=SHORT_CALL_SECONDS)
+        if not reply.json:
+            return None
+        return Work(resource=json.loads(reply.json), token=reply.token, is_deleting=reply.is_deleting)
+
+    def end(self, id: str, token: int, report: Report) -> int | None:
+        """Write an outcome."""
+        request = pb.EndAttemptRequest(
+            id=id,
+            token=token,
+            generation=report.generation,
+            failure=report.failure,
+            message=report.message,
+            failure_class=report.failure_class.value,
+            conditions=json.dumps(report.conditions).encode(),
+        )
+        with calling(COORDINATOR):
+            reply = self._stub.EndAttempt(request, timeout=SHORT_CALL_SECONDS)
+        return int(reply.retry_after) if reply.HasField("retry_after") else None
+
+    def read(self, schema: str, id: str, *, account: str) -> Json:
+        """Return the canonical document of a resource that an account may use; raises `NotFound`."""
+        subject = pb.ResourceSubject(name=account)
+        request = pb.GetResourceRequest(subject=subject, type=schema, ref=id)
+        with calling(COORDINATOR):
+            reply = self._stub.GetResource(request, timeout=SHORT_CALL_SECONDS)
+        document: Json = json.loads(reply.json)
+        return document
