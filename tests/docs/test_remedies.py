@@ -226,7 +226,7 @@ ELSEWHERE: Final = frozenset(
         "odf_cli/embedded/parts/tcp_ports.py PortTaken.advice",
         "odf_cli/embedded/supervisor.py AlreadyRunning.advice",
         "odf_common/service/node_home.py HomeCopied.advice",
-        "odf_sync/http/resource_routes.py ResourceRoutes._subject",
+        "odf_sync/http/resource_routes.py ResourceRoutes.subject_of",
         "odf_sync/access/remote_login.py AccessForbidden.advice",
         "odf_sync/access/remote_login.py _login_at",
         "odf_sync/transfer/local_copy.py NotPrivateThere.advice",

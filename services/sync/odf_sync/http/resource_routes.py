@@ -120,7 +120,7 @@ class ResourceRoutes:
     async def apply(self, request: web.Request) -> web.StreamResponse:
         """Apply a batch."""
         call = pb.ApplyResourcesRequest(
-            subject=self._subject(request, is_writing=True),
+            subject=self.subject_of(request, is_writing=True),
             files=[pb.ManifestFile(text=await _body(request))],
             account=request.query.get("account", ""),
             dry_run=_flag(request, "dryRun"),
@@ -151,7 +151,7 @@ class ResourceRoutes:
         if not limit.isdecimal() or not 1 <= int(limit) <= 1000:
             raise ResourceProblem(status=400, error="InvalidInput", text="limit: expected 1 to 1000")
         call = pb.ListResourcesRequest(
-            subject=self._subject(request),
+            subject=self.subject_of(request),
             types=[str(kind.uri)],
             account=query.get("account", ""),
             name=query.get("name", ""),
@@ -261,7 +261,7 @@ class ResourceRoutes:
     ) -> Json:
         _require_one(text, self._kind(request), named)
         call = pb.ApplyResourcesRequest(
-            subject=self._subject(request, is_writing=True),
+            subject=self.subject_of(request, is_writing=True),
             files=[pb.ManifestFile(text=text)],
             account=request.query.get("account", ""),
             create_only=is_create_only,
@@ -274,7 +274,7 @@ class ResourceRoutes:
         last = request.headers.get("Last-Event-ID", "")
         call = self._client.watch(
             pb.WatchResourcesRequest(
-                subject=self._subject(request),
+                subject=self.subject_of(request),
                 types=[str(kind.uri)],
                 position=int(last) if last.isdecimal() else -1,
             )
@@ -301,13 +301,13 @@ class ResourceRoutes:
 
     def _resource_ref(self, request: web.Request, *, is_writing: bool = False) -> pb.GetResourceRequest:
         return pb.GetResourceRequest(
-            subject=self._subject(request, is_writing=is_writing),
+            subject=self.subject_of(request, is_writing=is_writing),
             type=str(self._kind(request).uri),
             ref=request.match_info["ref"],
             account=request.query.get("account", ""),
         )
 
-    def _subject(self, request: web.Request, *, is_writing: bool = False) -> pb.ResourceSubject:
+    def subject_of(self, request: web.Request, *, is_writing: bool = False) -> pb.ResourceSubject:
         """Return on whose behalf a request acts; raises `ResourceProblem` for one that may not."""
         caller = caller_of(request)
         if caller.has_invalid_token or (caller.account is None and not self._is_local(caller)):

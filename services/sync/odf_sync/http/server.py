@@ -38,6 +38,7 @@ from odf_sync.http.ingest_routes import IngestRoutes
 from odf_sync.http.object_uploads import OpenPushes
 from odf_sync.http.read_routes import ListRoutes, ReadRoutes
 from odf_sync.http.resource_client import ResourceClient
+from odf_sync.http.resource_graphql import GraphqlRoutes
 from odf_sync.http.resource_routes import ResourceRoutes
 from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.http.smart_routes import SmartProtocol
@@ -196,6 +197,7 @@ def endpoints(
 ) -> tuple[Endpoint, ...]:
     """Return all that the node serves over HTTP."""
     pushes = OpenPushes()
+    resources = ResourceRoutes(peers.resources, authorizer)
     rooms = (
         AccountRoutes(authorizer, datasets.catalog, public_url=settings.public_url),
         ListRoutes(OwnDatasets(datasets=datasets, in_bucket=settings.store is not None), authorizer),
@@ -209,7 +211,8 @@ def endpoints(
             public_url=settings.public_url,
         ),
         ReadRoutes(datasets),
-        ResourceRoutes(peers.resources, authorizer),
+        resources,
+        GraphqlRoutes(peers.resources, resources.subject_of),
     )
     served = (endpoint for room in rooms for endpoint in room.endpoints())
     return with_description(authorizer, (public_keys(settings), *served))
