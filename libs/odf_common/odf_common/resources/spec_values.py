@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 
 from odf_common.codec.model_schema import Spelled
 from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.resources import references
 from odf_common.resources.filters import Filter
-from odf_common.resources.node_events import parse_event_filter
+from odf_common.resources.node_events import EventType, parse_event_filter
 from odf_common.resources.references import Reference, ReferenceField
 from odf_common.resources.scalar_formats import (
     ByteSize,
@@ -21,6 +22,7 @@ from odf_common.resources.scalar_formats import (
     parse_uint64,
     parse_uri,
 )
+from odf_common.resources.schedule import CronSchedule
 from odf_common.resources.selectors import DATASET_KIND, Selector
 
 EXTENSIONS: Final = "https://node.odf.example/schemas"
@@ -102,7 +104,7 @@ def _read_secret(plain: object) -> WrittenSecret:
 
 Count = Annotated[int, Spelled("uint64", parse_uint64)]
 AccountDid = Annotated[Did, Spelled("account-id", _string(Did.parse))]
-DatasetDid = Annotated[Did, Spelled("dataset-id", _string(Did.parse))]
+DatasetDid = Annotated[DatasetId, Spelled("dataset-id", _string(DatasetId.parse))]
 Email = Annotated[str, Spelled("email", _string(parse_email))]
 Uri = Annotated[str, Spelled("uri", _string(parse_uri))]
 DurationText = Annotated[Duration, Spelled("duration", _string(Duration.parse))]
@@ -123,4 +125,5 @@ SelectedDatasets = Annotated[
     Selector, Spelled("DatasetSelector", lambda plain: Selector.parse_of_datasets(plain, core_type))
 ]
 Events = Annotated[Filter, Spelled("EventFilter", parse_event_filter)]
-Cron = Annotated[str, Spelled("cron", _string(str))]
+EventTypeName = Annotated[EventType, Spelled("event-type", EventType.parse)]
+Cron = Annotated[CronSchedule, Spelled("cron", _string(CronSchedule))]
