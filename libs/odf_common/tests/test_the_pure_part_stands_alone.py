@@ -9,7 +9,11 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "libs/odf_common/pyproject.toml").read_text())["project"]
-MODULES = {"protobuf": "google", "PyYAML": "yaml"}  # where it is not the package's name
+MODULES = {
+    "argon2-cffi": "argon2",
+    "protobuf": "google",
+    "PyYAML": "yaml",
+}  # where it is not the package's name
 # Extension modules made by Cython share its runtime; pyarrow imports cloudpickle where another package brings it.
 OWN = {
     "odf_common",

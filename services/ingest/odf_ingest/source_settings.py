@@ -22,6 +22,7 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata.scalars import Timestamp
 from odf_common.ports.store import BlobStore
+from odf_common.resources.secret_text import MASK, NO_SECRET, Secret
 from odf_ingest.message_columns import (
     NO_HEADERS,
     NO_NAMES,
@@ -142,7 +143,6 @@ _UNITS: Final = {"d": DAY_MS, "h": HOUR_MS, "m": MINUTE_MS, "s": 1000, "ms": 1}
 _PARTS: Final = re.compile(r"(?:\d{1,9}(?:d|h|ms|m|s))+", re.ASCII)
 _PART: Final = re.compile(r"(\d+)(d|h|ms|m|s)", re.ASCII)
 _NONE: Final = "none"
-MASK: Final = "***"
 MAX_ADDRESS_CHARACTERS: Final = 2048
 
 
@@ -186,17 +186,6 @@ _WRITTEN: Final = (
 OWN_TOPIC: Final = TopicNames()
 
 
-class Secret(str):
-    """A value that is stored, and masked wherever it is shown."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        """Return no part of the value."""
-        return repr(MASK)
-
-
-NO_SECRET: Final = Secret()
 NO_DELAY: Final = Milliseconds(0)
 UNLIMITED: Final = Milliseconds(-1)
 ONE_DAY: Final = Milliseconds(DAY_MS)

@@ -2,7 +2,6 @@
 
 import base64
 import sqlite3
-import threading
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,6 @@ from odf_common.errors import (
 from odf_common.identity.dataset_refs import Name, parse_alias
 from odf_common.ports.store import CatalogEntry, Incarnation, incarnation
 from odf_sync import private_database
-from odf_sync.access import access_store
 from odf_sync.access.access_store import (
     FILE,
     ID_BYTES,
@@ -418,24 +416,6 @@ def test_a_label_has_up_to_a_hundred_printable_characters(directory: Directory) 
     assert stored.label == "x" * 100
     with pytest.raises(InvalidInput, match="at most 100 printable"):
         directory.create_token(ALICE, label="x" * 101)
-
-
-def test_few_passwords_are_hashed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    place, is_alone = threading.Lock(), []
-    monkeypatch.setattr(access_store, "HASH_SLOTS", place)
-
-    class Hasher:
-        def hash(self, password: str) -> str:
-            is_alone.append(place.locked())
-            return password
-
-        def verify(self, hashed: str, password: str) -> None:
-            is_alone.append(place.locked())
-            assert hashed == password
-
-    monkeypatch.setattr(access_store, "_HASHER", Hasher())
-    assert access_store.is_password("long enough", access_store.hash_password("long enough"))
-    assert is_alone == [True, True]
 
 
 def test_the_owner_of_a_name_is_its_account_or_one_that_only_the_name_has(directory: Directory) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
 
 from odf_common.errors import InvalidInput
+from odf_common.resources.secret_text import MASK
 
 if TYPE_CHECKING:
     from odf_common.identity.dataset_refs import RemoteAlias
@@ -58,7 +59,7 @@ def require_no_credentials(url: str) -> None:
 def hidden_credentials(url: str) -> str:
     """Return a URL with stars in the place of a user and a password."""
     scheme, credentials, _ = _credentials(url)
-    return f"{scheme}://***@" + url.removeprefix(f"{scheme}://{credentials}") if credentials else url
+    return f"{scheme}://{MASK}@" + url.removeprefix(f"{scheme}://{credentials}") if credentials else url
 
 
 def _credentials(url: str) -> tuple[str, str, str]:

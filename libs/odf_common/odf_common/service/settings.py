@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 from odf_common.adapters.s3.location import AWS, S3Location
 from odf_common.errors import InvalidInput, Unavailable, nearest
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
+from odf_common.resources.secret_text import MASK
 from odf_common.service.setting_values import (
     address,
     addresses,
@@ -461,7 +462,7 @@ def _mask(option: Field[Any], value: object) -> object:
         case None | int():
             return _writable(value)
         case _ if option.metadata.get("is_secret"):
-            return "***"
+            return MASK
         case tuple():
             return ",".join(value)
         case _:
@@ -470,7 +471,7 @@ def _mask(option: Field[Any], value: object) -> object:
 
 def without_password(address: str) -> str:
     """Return an address to show: a password in a URL is masked."""
-    return _PASSWORD.sub(r"\1:***", address)
+    return _PASSWORD.sub(rf"\1:{MASK}", address)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote, urlsplit
 
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.fetching import EnvVar, FetchStep, FetchStepContainer, FetchStepFilesGlob
+from odf_common.resources.secret_text import MASK
 from odf_common.resources.templates import Template, TemplateScope, TemplateValue
 
 S = TypeVar("S")
-MASK: Final = "***"
 MIN_SECRET_CHARACTERS: Final = 3  # shorter values would mask unrelated text
 MIN_PARAMETER_CHARACTERS: Final = 6  # the same, of parameters such as format=csv
 _TEMPLATE: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)

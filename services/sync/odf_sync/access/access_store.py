@@ -1,8 +1,7 @@
-"""Accounts, tokens and roles in `access.db`, a private database of sync; and the form of tokens and passwords.
+"""Accounts, tokens and roles in `access.db`, a private database of sync; and the form of tokens.
 
 Tokens are `odf_` and 36 bytes in Crockford's base32, which are id, secret, and a checksum: a mistyped token is refused,
-and a leaked one recognized, without a query. Passwords are hashed by Argon2id with the least costly parameters that
-OWASP recommends: 19 MiB, two passes.
+and a leaked one recognized, without a query.
 
 Rows about a dataset belong to one creation of it (`incarnation`), so a later dataset of the same id inherits nothing.
 They stay when it is deleted: what private datasets have left in others stays private.
@@ -14,18 +13,13 @@ import base64
 import hashlib
 import secrets
 import sqlite3
-import threading
 import zlib
 from dataclasses import dataclass
-from functools import cache
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any, Final, Self
 
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
-
-from odf_common.errors import AlreadyExists, Damaged, InvalidInput, NotFound
+from odf_common.errors import AlreadyExists, Damaged, NotFound
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.store import Incarnation, id_of
 from odf_sync.access.rules import Account, Role, Scope, Visibility
@@ -81,37 +75,6 @@ class Token:
     def __repr__(self) -> str:
         """Return the id, not the secret."""
         return f"Token({self.id})"
-
-
-SHORTEST, LONGEST = 8, 1024  # characters
-PARALLEL_HASHES: Final = 2  # each takes 19 MiB and a core
-HASH_SLOTS: Final = threading.BoundedSemaphore(PARALLEL_HASHES)
-_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1)
-
-
-def hash_password(password: str) -> str:
-    """Return a salted hash with its parameters; raises `InvalidInput` for a password that is too short or too long."""
-    if not SHORTEST <= len(password) <= LONGEST:
-        raise InvalidInput(text=f"a password has {SHORTEST} to {LONGEST} characters")
-    with HASH_SLOTS:
-        return _HASHER.hash(password)
-
-
-def is_password(password: str, hashed: str | None) -> bool:
-    """Return whether a password has this hash. Without one the answer is False, after as much time as with one."""
-    if len(password) > LONGEST:
-        return False
-    with HASH_SLOTS:
-        try:
-            _HASHER.verify(hashed or _some_hash(), password)
-        except (VerificationError, InvalidHashError):
-            return False
-    return hashed is not None
-
-
-@cache
-def _some_hash() -> str:
-    return _HASHER.hash("the password of no account")
 
 
 FILE: Final = "access.db"

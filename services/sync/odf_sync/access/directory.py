@@ -36,7 +36,8 @@ from odf_common.ports.store import (
     incarnation,
     new_creation,
 )
-from odf_sync.access.access_store import AccessStore, StoredToken, Token, hash_password, is_password
+from odf_common.resources.passwords import hash_password, is_password
+from odf_sync.access.access_store import AccessStore, StoredToken, Token
 from odf_sync.access.rules import Account, Caller, Role, Scope, Visibility
 
 

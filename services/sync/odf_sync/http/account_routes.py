@@ -24,7 +24,8 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import DatasetId, parse_alias
 from odf_common.ports.clock import Clock
 from odf_common.ports.store import Catalog
-from odf_sync.access.access_store import PARALLEL_HASHES, Token
+from odf_common.resources.passwords import PARALLEL_HASHES
+from odf_sync.access.access_store import Token
 from odf_sync.access.directory import LOGIN_SECONDS, LoginRefused
 from odf_sync.access.rate_limits import FailedLogins, counted_address
 from odf_sync.http.authorization import INVALID_TOKEN, Authorizer

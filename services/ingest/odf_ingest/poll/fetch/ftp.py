@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, unquote
 from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput
 from odf_common.metadata.scalars import Timestamp
+from odf_common.resources.secret_text import MASK
 from odf_ingest.poll.fetch.fetch_step import (
     CHUNK_BYTES,
     SILENCE_SECONDS,
@@ -191,4 +192,4 @@ def _naming_errors(file: FtpFile) -> Iterator[None]:
 
 def _reply(error: Exception, file: FtpFile) -> str:
     text = _CONTROL.sub(" ", str(error)).strip()[:200]
-    return f"the server answers {text.replace(file.password, '***') if file.password else text!r}"
+    return f"the server answers {text.replace(file.password, MASK) if file.password else text!r}"
