@@ -293,6 +293,11 @@ class Settings:
     engine_secret_file: Path | None = _option(
         folder, None, "the same for calls to the engine (default: secrets/engine in the home)"
     )
+    resource_keys_file: Path | None = _option(
+        folder,
+        None,
+        "JWK set with the keys for secrets of resources (default: keys/resources.jwks in the home, created if needed)",
+    )
     http_certificate_file: Path | None = _option(
         folder,
         None,
