@@ -67,6 +67,7 @@ ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("GET", "/v/login"): FREE,
     ("POST", "/v/login"): FREE,
     ("GET", "/openapi.json"): FREE,
+    ("GET", "/.well-known/odf-jwks.json"): FREE,
     ("GET", "/query"): FREE,
     ("POST", "/query"): FREE,
     ("POST", "/verify"): FREE,

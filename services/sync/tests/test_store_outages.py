@@ -51,7 +51,7 @@ OTHERS: Final = {
     *("/info", "/assets/runtime-config.json", "/accounts/me", "/datasets/{id}", "/platform/token/validate"),
     *("/platform/login", "/platform/token/device/authorization", "/platform/token/device", "/v/login"),
     *("/openapi.json", "/ingest", "/ingest/{receipt}", "/archives/{name}", "/events"),
-    *("/query", "/verify"),
+    *("/query", "/verify", "/.well-known/odf-jwks.json"),
 }
 Fault = Callable[[MinioServer], AbstractContextManager[None]]
 

@@ -1,6 +1,7 @@
 """The HTTP server: combines the routes, describes them in `/openapi.json` (OpenAPI 3.1), and serves them."""
 
 import asyncio
+import json
 import re
 import ssl
 import threading
@@ -12,7 +13,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from odf_common.adapters.local.process_files import Staging
 from odf_common.adapters.malformed_requests import count_malformed_requests
@@ -40,6 +41,9 @@ from odf_sync.http.smart_routes import SmartProtocol
 from odf_sync.search import OwnDatasets
 
 JSON: Final = "application/json"
+PUBLIC_KEYS: Final = "/.well-known/odf-jwks.json"
+JWK_SET: Final = "application/jwk-set+json"
+CACHED: Final = {hdrs.CACHE_CONTROL: "public, max-age=300"}
 IN_PATH: Final = re.compile(r"{(\w+)}")
 ANY_ENDPOINT: Final = (
     400,
@@ -62,6 +66,26 @@ def with_description(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> t
     served = (*endpoints, own)
     description = describe(authorizer, served)
     return served
+
+
+def public_keys(settings: Settings) -> Endpoint:
+    """Return the endpoint of the keys that clients encrypt secrets to, as a JWK set (RFC 7517)."""
+
+    async def send(_: web.Request) -> web.Response:
+        # Imported when it is first asked for, as it takes a tenth of a second and few clients encrypt.
+        from odf_common.adapters.local.secret_key_files import load_secret_keys  # noqa: PLC0415
+
+        keys = await asyncio.to_thread(load_secret_keys, settings.home, settings.resource_keys_file)
+        body = json.dumps(keys.public()).encode()
+        return web.Response(body=body, content_type=JWK_SET, headers=CACHED)
+
+    return Endpoint(
+        method="GET",
+        path=PUBLIC_KEYS,
+        handler=send,
+        summary="The public keys to encrypt secrets of resources to: a JWK set, the preferred key first.",
+        media_type=JWK_SET,
+    )
 
 
 def describe(authorizer: Authorizer, endpoints: Iterable[Endpoint]) -> Json:
@@ -174,7 +198,8 @@ def endpoints(
         ),
         ReadRoutes(datasets),
     )
-    return with_description(authorizer, (endpoint for room in rooms for endpoint in room.endpoints()))
+    served = (endpoint for room in rooms for endpoint in room.endpoints())
+    return with_description(authorizer, (public_keys(settings), *served))
 
 
 async def _serve(
