@@ -52,6 +52,7 @@ COMMANDS: Final = {
     "engine": "Continue derivatives with the installed version of the engine.",
     "verify": "Check data against the chain, by hashes and replay.",
     "key": "Move a dataset's private key to another node.",
+    "secret": "Encrypt secrets for manifests.",
     "prove": "Prove ownership of a dataset, or check a proof.",
     "sql": "Query datasets with Spark SQL.",
     "hash": "Print logical or physical hashes of files.",

@@ -1,0 +1,108 @@
+"""Secrets of resources: `odf secret encrypt` encrypts one for a manifest, with the public key of a node."""
+
+import sys
+from contextlib import suppress
+from typing import Final
+from urllib.parse import urlsplit
+
+import click
+
+from odf_cli import clients
+from odf_cli.output import echo
+from odf_cli.suggestions import CommandGroup
+from odf_cli.user_input import STDIN, absolute_url, enter_secret, read_limited, shown_name
+from odf_common.adapters.local.secrets import MAX_SECRET_BYTES
+from odf_common.errors import InvalidInput, Unavailable
+from odf_common.service.protection import is_loopback
+
+PUBLIC_KEYS: Final = "/.well-known/odf-jwks.json"
+FETCH_SECONDS: Final = 30.0
+MAX_KEYS_BYTES: Final = 64 * 1024
+
+
+@click.group("secret", cls=CommandGroup)
+def secret_command() -> None:
+    """Encrypt secrets for manifests, which can then be stored and shared.
+
+    \b
+    Example:
+      odf secret encrypt < password
+    """
+
+
+@secret_command.command("encrypt")
+@click.option("--node", "url", metavar="URL", help="Encrypt for the node at URL instead of this node.")
+@click.option("--key", "file", metavar="FILE", help="Encrypt to the public key in FILE: a JWK, or a JWK set.")
+@click.option("--account", metavar="NAME", help="Let only resources of this account use it.")
+def encrypt(*, url: str | None, file: str | None, account: str | None) -> None:
+    """Encrypt the secret on standard input, and print it for a manifest: `value`, with `contentEncoding: jwe`.
+
+    A last end of line is not part of the secret; on a terminal, it is typed without echo. Only the node can decrypt
+    the result. It differs each time, but applying it again changes nothing. Without --account, anyone who has it, and
+    an account of the node, can use the secret there.
+
+    \b
+    Example:
+      odf secret encrypt < password
+      odf secret encrypt --node https://node.example --account ann < password
+      curl https://node.example/.well-known/odf-jwks.json > node.jwks
+      odf secret encrypt --key node.jwks < password
+    """
+    if url is not None and file is not None:
+        raise click.UsageError("give either --node or --key")
+    from odf_common.resources.secret_encryption import encrypt_for_node
+    from odf_common.resources.secret_keys import public_key
+
+    where = file or _keys_url(url)
+    content = _fetch(where) if file is None else read_limited(file, MAX_KEYS_BYTES)
+    try:
+        key = public_key(content.decode("utf-8", "replace"))
+    except InvalidInput as error:
+        raise InvalidInput(text=error.text, where=where) from error
+    echo(encrypt_for_node(_secret(), key, account))
+
+
+def _secret() -> str:
+    """Return the secret; raises `InvalidInput` without a part of it."""
+    if sys.stdin.isatty():
+        return enter_secret(None, "Secret", is_new=True)
+    content = read_limited(STDIN, MAX_SECRET_BYTES)
+    try:
+        secret = content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise InvalidInput(where=shown_name(STDIN), text="not UTF-8") from None  # its error quotes the secret
+    if not secret:
+        raise InvalidInput(where=shown_name(STDIN), text="expected a secret, found nothing")
+    return secret
+
+
+def _keys_url(url: str | None) -> str:
+    """Return where a node publishes its keys; raises `InvalidInput` for a URL that others could answer."""
+    if url is None:
+        served = clients.this_node().http
+        if served is None:
+            raise Unavailable(what="the HTTP server of this node", why="the node does not run sync")
+        return served + PUBLIC_KEYS
+    with suppress(ValueError):
+        parts = urlsplit(absolute_url(url))
+        host = parts.hostname or ""
+        if (parts.scheme == "https" and host) or (parts.scheme == "http" and is_loopback(host)):
+            return url.rstrip("/") + PUBLIC_KEYS
+    text = f"expected https://HOST, got {url!r}; a key that comes without TLS could be another's"
+    raise InvalidInput(text=f"{text}. Get the key in another way, and give it with --key")
+
+
+def _fetch(url: str) -> bytes:
+    import urllib3
+
+    from odf_common.adapters.networks import Pools, cause_of
+
+    try:
+        pools = Pools(timeout=urllib3.Timeout(total=FETCH_SECONDS), retries=False)
+        with pools.request("GET", url, preload_content=False, redirect=False) as answer:
+            content = answer.read(MAX_KEYS_BYTES)
+    except urllib3.exceptions.HTTPError as error:
+        raise Unavailable(what=url, why=cause_of(error)) from error
+    if answer.status != clients.HTTP_OK:
+        raise Unavailable(what=url, why=f"status {answer.status}")
+    return content
