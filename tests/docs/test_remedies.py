@@ -66,6 +66,10 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
     ),
     "odf_common/adapters/local/repositories.py UnknownRepository.advice": LOST,
+    "odf_common/resources/secret_encryption.py InvalidJwe.advice": (
+        "tests/integration/test_secrets_are_encrypted_by_clients.py"
+        "::test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotation"
+    ),
     "odf_common/chain/arrivals.py ACCEPT": (
         f"{COORDINATOR}/test_foreign_definitions.py"
         "::test_the_sender_of_a_chain_does_not_decide_what_this_node_runs"

@@ -77,7 +77,7 @@ def _secret() -> str:
 
 
 def _keys_url(url: str | None) -> str:
-    """Return where a node publishes its keys; raises `InvalidInput` for a URL that others could answer."""
+    """Return the URL of the keys of a node; raises `InvalidInput` for one that others could answer."""
     if url is None:
         served = clients.this_node().http
         if served is None:

@@ -197,7 +197,7 @@ def _header(text: str, where: str, members: frozenset[str]) -> Header:
 
 
 def _registry() -> jwe.JWERegistry:
-    """Return what joserfc accepts; members of headers are checked here."""
+    """Return the limits and algorithms for joserfc; members of headers are checked here."""
     registry = jwe.JWERegistry(algorithms=[*ALGORITHMS.values(), CONTENT], strict_check_header=False)
     registry.max_protected_header_length = MAX_JWE_CHARACTERS  # a path may be long
     return registry

@@ -9,10 +9,11 @@ from odf_testing.black_hole import BlackHole, black_hole
 from odf_testing.certificates import self_signed
 from odf_testing.registry import Registered, Registry, avro, framed, framed_by_guid, serving_registry
 
+from odf_common.resources.secret_text import Secret
 from odf_ingest.errors import RegistryUnavailable
 from odf_ingest.registry import Registries, client, decoder
 from odf_ingest.registry.client import RegistryAddress, RegistryClient
-from odf_ingest.source_settings import Secret, SourceSettings
+from odf_ingest.source_settings import SourceSettings
 
 ROW = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
 GUID = UUID("89791762-2336-4186-9674-299b90a802e2")
