@@ -14,9 +14,10 @@ from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.adapters.local import durable
 from odf_common.errors import Conflict, InvalidInput, Unavailable
 from odf_common.ports.bus import FIXED_TOPICS, NODE_CLAIMS
+from odf_common.resources.secret_text import without_password
 from odf_common.service.connections import kafka_cluster, redis_connection, s3_access
 from odf_common.service.node_home import claim_topics, require_original
-from odf_common.service.settings import Settings, without_password
+from odf_common.service.settings import Settings
 
 STORE: Final = "store"  # the file of a home that names where its datasets are
 HOME_STORE: Final = "its folder"

@@ -28,9 +28,10 @@ from odf_cli.embedded.parts.kafka_redis import java, kafka_folder, redis_server
 from odf_cli.embedded.plan import configured_addresses, installed_services
 from odf_common.adapters.kafka.admin import KafkaTopics
 from odf_common.errors import OdfError, Unavailable
+from odf_common.resources.secret_text import without_password
 from odf_common.service.connections import kafka_cluster
 from odf_common.service.protection import ENGINE_SERVICE
-from odf_common.service.settings import Settings, child_environment, unknown_variables, without_password
+from odf_common.service.settings import Settings, child_environment, unknown_variables
 
 OK: Final = "ok"
 WARNING: Final = "warning"

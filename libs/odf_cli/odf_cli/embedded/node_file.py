@@ -10,7 +10,8 @@ from typing import Any, Final, cast
 from odf_cli.embedded.credentials import with_kafka, with_redis
 from odf_common.adapters.local.secrets import HomeOfAnotherUser
 from odf_common.errors import Unavailable
-from odf_common.service.settings import Settings, without_password
+from odf_common.resources.secret_text import without_password
+from odf_common.service.settings import Settings
 
 FILE: Final = "node.json"
 _ADDRESSES: Final = ("kafka", "kafka_sasl", "kafka_client_file", "redis", "engine", "http", "views")

@@ -18,6 +18,7 @@ from odf_cli.embedded.parts.kafka_redis import kafka_part, redis_part
 from odf_cli.embedded.parts.managed_process import PartSpec, is_in_foreground
 from odf_cli.embedded.parts.tcp_ports import LOOPBACK, allocate
 from odf_common.errors import InvalidInput
+from odf_common.resources.secret_text import without_password
 from odf_common.service.environments import engine_environment, program_environment
 from odf_common.service.probes import grpc_serves, http_answers, listens, once_listening
 from odf_common.service.protection import (
@@ -28,7 +29,7 @@ from odf_common.service.protection import (
     require_protected,
     secret_of,
 )
-from odf_common.service.settings import SINGLE_TENANT, Settings, without_password
+from odf_common.service.settings import SINGLE_TENANT, Settings
 
 GROUP: Final = "odf.services"
 INFRASTRUCTURE: Final = ("kafka", "redis")

@@ -1,8 +1,10 @@
 """Text that is never shown: passwords, tokens, the clear text of secrets."""
 
+import re
 from typing import Final
 
 MASK: Final = "***"
+_PASSWORD: Final = re.compile(r"(?<=://)([^:@/]*):.*(?=@)")
 
 
 class Secret(str):
@@ -16,3 +18,8 @@ class Secret(str):
 
 
 NO_SECRET: Final = Secret()
+
+
+def without_password(address: str) -> str:
+    """Return an address to show: a password in a URL is masked."""
+    return _PASSWORD.sub(rf"\1:{MASK}", address)

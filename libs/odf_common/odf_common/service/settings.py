@@ -4,7 +4,6 @@ Each field is one variable: `session_timeout_ms` is `ODF_SESSION_TIMEOUT_MS`. Al
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Final, Self
 from odf_common.adapters.s3.location import AWS, S3Location
 from odf_common.errors import InvalidInput, Unavailable, nearest
 from odf_common.metadata.scalars import CLOCK_TOLERANCE_MS
-from odf_common.resources.secret_text import MASK
+from odf_common.resources.secret_text import MASK, without_password
 from odf_common.service.setting_values import (
     address,
     addresses,
@@ -38,7 +37,6 @@ MIB: Final = 1024 * 1024
 # Variables of the compose file, and the name that a supervised part gets.
 NO_SETTINGS: Final = ("ODF_COMMON_ENV_FILE", "ODF_ENV_FILE", "ODF_PUBLISH", "ODF_ENGINE_MEMORY", "ODF_PART")
 LEVELS: Final = ("debug", "info", "warning", "error")
-_PASSWORD: Final = re.compile(r"(?<=://)([^:@/]*):.*(?=@)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -472,11 +470,6 @@ def _mask(option: Field[Any], value: object) -> object:
             return ",".join(value)
         case _:
             return without_password(str(value))
-
-
-def without_password(address: str) -> str:
-    """Return an address to show: a password in a URL is masked."""
-    return _PASSWORD.sub(rf"\1:{MASK}", address)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

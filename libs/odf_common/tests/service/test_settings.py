@@ -15,6 +15,7 @@ from odf_common.adapters.networks import AddressForbidden
 from odf_common.adapters.s3.location import AWS, S3Access, S3Location
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.ports.store import ObjectKind
+from odf_common.resources.secret_text import without_password
 from odf_common.service.connections import (
     kafka_cluster,
     redis_connection,
@@ -23,7 +24,7 @@ from odf_common.service.connections import (
     trusted_networks,
 )
 from odf_common.service.node_home import TenancyChanged, require_tenancy
-from odf_common.service.settings import Settings, describe_variables, unknown_variables, without_password
+from odf_common.service.settings import Settings, describe_variables, unknown_variables
 
 
 def test_no_variables_give_the_defaults() -> None:
