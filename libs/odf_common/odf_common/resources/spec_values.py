@@ -1,7 +1,6 @@
 """Values in the specs of resources, each with the way in which it is written."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -23,6 +22,7 @@ from odf_common.resources.scalar_formats import (
     parse_uri,
 )
 from odf_common.resources.schedule import CronSchedule
+from odf_common.resources.secret_text import WrittenSecret
 from odf_common.resources.selectors import DATASET_KIND, Selector
 
 EXTENSIONS: Final = "https://node.odf.example/schemas"
@@ -64,18 +64,6 @@ def _string(parse: Callable[[str], object]) -> Callable[[object], object]:
 
 def _reference(name: str, field: ReferenceField) -> Spelled:
     return Spelled(name, lambda plain: Reference.parse(plain, field), field)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenSecret:
-    """A secret in clear or, with `contentEncoding: jwe`, encrypted."""
-
-    value: str
-    content_encoding: str | None = None
-
-    def __repr__(self) -> str:
-        """Return no part of the value."""
-        return f"WrittenSecret(value='***', content_encoding={self.content_encoding!r})"
 
 
 def _read_value(plain: object, keys: tuple[str, ...]) -> dict[str, Any]:
