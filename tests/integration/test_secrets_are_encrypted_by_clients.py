@@ -18,9 +18,14 @@ from odf_common.resources.secret_encryption import (
     decrypt_from_client,
     rewrap,
 )
+from odf_common.resources.secret_text import WrittenSecret
 
 SECRET = "swordfish over the wire"
 PLACE = SecretPlace(account="ann", resource="5c5e0d29-f2b5-4d4c-a7f5-9a5a2a4f5f8d", path="spec.secrets.pw")
+
+
+def written(text: str) -> WrittenSecret:
+    return WrittenSecret(value=text, content_encoding="jwe")
 
 
 def test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotation(
@@ -30,14 +35,14 @@ def test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotati
     again = node.run(f"secret encrypt --node {node.node.http} --account ann", stdin=SECRET.encode()).strip()
     assert text != again
     keys = load_secret_keys(node.home)
-    stored = accept_secret(text, "jwe", place=PLACE, stored=None, keys=keys)
-    assert accept_secret(again, "jwe", place=PLACE, stored=stored, keys=keys) == stored
+    stored = accept_secret(written(text), place=PLACE, stored=None, keys=keys)
+    assert accept_secret(written(again), place=PLACE, stored=stored, keys=keys) == stored
     with pytest.raises(InvalidJwe):
         decrypt_from_client(text, PLACE, load_secret_keys(tmp_path))
 
     rotated = rotate_secret_keys(node.home)
     assert decrypt_from_client(text, PLACE, rotated) == SECRET
-    assert decrypt_at_rest(rewrap(stored, PLACE, rotated), PLACE, rotated) == SECRET
+    assert decrypt_at_rest(rewrap(stored.value, PLACE, rotated), PLACE, rotated) == SECRET
     with urlopen(f"{node.node.http}/.well-known/odf-jwks.json", timeout=PATIENCE) as answer:
         published = json.load(answer)
     assert published == rotated.public()
@@ -45,7 +50,7 @@ def test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotati
     file.write_text(json.dumps(published))
     newest = node.run(f"secret encrypt --key {file}", stdin=SECRET.encode()).strip()
     assert decrypt_from_client(newest, PLACE, rotated) == SECRET
-    assert_absent(SECRET, node.home, messages=[text.encode(), stored.encode()])
+    assert_absent(SECRET, node.home, messages=[text.encode(), stored.value.encode()])
 
 
 def test_the_search_finds_a_secret_in_every_form(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class EventType(StrEnum):
         except ValueError as error:
             similar = nearest(str(text), cls)
             hint = f"did you mean {similar}?" if similar else f"expected one of {', '.join(cls)}"
-            raise InvalidInput(where="type", text=f"unknown type of event {text!r}; {hint}") from error
+            raise InvalidInput(text=f"unknown type of event {text!r}; {hint}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,10 @@ class CronSchedule:
         whole = time.datetime().replace(microsecond=0)
         return Timestamp.from_datetime(next(CronSim(self.expression, whole + _SECOND, reverse=True)))
 
+    def __str__(self) -> str:
+        """Return the expression as it was written."""
+        return self.text
+
     def _problem(self, text: str) -> str:
         return f"{self.text!r} is not a schedule: {text}"
 

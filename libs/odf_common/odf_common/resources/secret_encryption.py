@@ -19,7 +19,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 from odf_common.errors import InvalidInput
 from odf_common.resources.passwords import hash_password
 from odf_common.resources.secret_keys import ALGORITHMS, KEY_FAULTS, SecretKeys
-from odf_common.resources.secret_text import Secret
+from odf_common.resources.secret_text import Secret, WrittenSecret
 
 JWE_ENCODING, PASSWORD_ENCODING = "jwe", "argon2id"
 MAX_JWE_CHARACTERS: Final = 64 * 1024
@@ -51,40 +51,41 @@ class SecretPlace:
 
 
 def accept_secret(
-    value: str, encoding: str | None, *, place: SecretPlace, stored: str | None, keys: SecretKeys
-) -> str:
+    given: WrittenSecret, *, place: SecretPlace, stored: WrittenSecret | None, keys: SecretKeys
+) -> WrittenSecret:
     """Return the JWE to store for a secret of a manifest: the stored one if the secret is the same.
 
     Raises `InvalidJwe`, or `InvalidInput` for another encoding and for a secret that is too long.
     """
-    if encoding == JWE_ENCODING and value == stored:
-        return value
-    secret = _clear_text(value, encoding, place, keys)
+    if given == stored and given.content_encoding == JWE_ENCODING:
+        return stored
+    secret = _clear_text(given, place, keys)
     if stored is not None:
         with suppress(InvalidJwe):  # its key was lost: only the new secret can replace it
-            if are_equal(secret, decrypt_at_rest(stored, place, keys)):
+            if are_equal(secret, decrypt_at_rest(stored.value, place, keys)):
                 return stored
-    return encrypt_at_rest(secret, place, keys)
+    return WrittenSecret(value=encrypt_at_rest(secret, place, keys), content_encoding=JWE_ENCODING)
 
 
 def accept_password(
-    value: str, encoding: str | None, *, place: SecretPlace, stored: str | None, keys: SecretKeys
-) -> str:
+    given: WrittenSecret, *, place: SecretPlace, stored: WrittenSecret | None, keys: SecretKeys
+) -> WrittenSecret:
     """Return the hash to store for the password of a manifest: the stored one if the password is the same.
 
     It takes up to a tenth of a second. Raises `InvalidJwe`, or `InvalidInput` for another encoding or length.
     """
-    if encoding == PASSWORD_ENCODING:
-        if value != stored:
+    if given.content_encoding == PASSWORD_ENCODING:
+        if given != stored:
             raise InvalidInput(
                 where=place.path, text="a hash is accepted only where it is stored; give the password"
             )
-        return value
-    password = _clear_text(value, encoding, place, keys)
+        return stored
+    password = _clear_text(given, place, keys)
     try:
-        return hash_password(password, stored)
+        hashed = hash_password(password, None if stored is None else stored.value)
     except InvalidInput as error:
         raise InvalidInput(where=place.path, text=error.text) from None
+    return WrittenSecret(value=hashed, content_encoding=PASSWORD_ENCODING)
 
 
 def encrypt_at_rest(secret: str, place: SecretPlace, keys: SecretKeys) -> str:
@@ -132,15 +133,15 @@ def are_equal(one: str, other: str) -> bool:
     return compare_digest(one.encode(), other.encode())
 
 
-def _clear_text(value: str, encoding: str | None, place: SecretPlace, keys: SecretKeys) -> Secret:
-    """Return the secret of a manifest's value."""
-    if encoding is None:
-        return Secret(value)
-    if encoding != JWE_ENCODING:
+def _clear_text(given: WrittenSecret, place: SecretPlace, keys: SecretKeys) -> Secret:
+    """Return the secret of a manifest."""
+    if given.content_encoding is None:
+        return Secret(given.value)
+    if given.content_encoding != JWE_ENCODING:
         raise InvalidInput(
             where=place.path, text=f"contentEncoding is {JWE_ENCODING} or absent, which means clear text"
         )
-    return decrypt_from_client(value, place, keys)
+    return decrypt_from_client(given.value, place, keys)
 
 
 def _encrypt(secret: str, key: OctKey | ECKey | RSAKey, where: str, **bound_to: str) -> str:

@@ -1,6 +1,7 @@
-"""Text that is never shown: passwords, tokens, the clear text of secrets."""
+"""Text that is never shown: passwords, tokens, secrets as a manifest has them."""
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 MASK: Final = "***"
@@ -18,6 +19,18 @@ class Secret(str):
 
 
 NO_SECRET: Final = Secret()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenSecret:
+    """A secret in clear or, with `contentEncoding: jwe`, encrypted."""
+
+    value: str
+    content_encoding: str | None = None
+
+    def __repr__(self) -> str:
+        """Return no part of the value."""
+        return f"WrittenSecret(value={MASK!r}, content_encoding={self.content_encoding!r})"
 
 
 def without_password(address: str) -> str:

@@ -1,15 +1,15 @@
 """Values in the specs of resources, each with the way in which it is written."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from odf_common.codec.model_schema import Spelled
 from odf_common.errors import InvalidInput
+from odf_common.identity.dataset_refs import DatasetId
 from odf_common.resources import references
 from odf_common.resources.filters import Filter
-from odf_common.resources.node_events import parse_event_filter
+from odf_common.resources.node_events import EventType, parse_event_filter
 from odf_common.resources.references import Reference, ReferenceField
 from odf_common.resources.scalar_formats import (
     ByteSize,
@@ -21,6 +21,8 @@ from odf_common.resources.scalar_formats import (
     parse_uint64,
     parse_uri,
 )
+from odf_common.resources.schedule import CronSchedule
+from odf_common.resources.secret_text import WrittenSecret
 from odf_common.resources.selectors import DATASET_KIND, Selector
 
 EXTENSIONS: Final = "https://node.odf.example/schemas"
@@ -64,18 +66,6 @@ def _reference(name: str, field: ReferenceField) -> Spelled:
     return Spelled(name, lambda plain: Reference.parse(plain, field), field)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenSecret:
-    """A secret in clear or, with `contentEncoding: jwe`, encrypted."""
-
-    value: str
-    content_encoding: str | None = None
-
-    def __repr__(self) -> str:
-        """Return no part of the value."""
-        return f"WrittenSecret(value='***', content_encoding={self.content_encoding!r})"
-
-
 def _read_value(plain: object, keys: tuple[str, ...]) -> dict[str, Any]:
     if isinstance(plain, str):
         return {"value": plain}
@@ -102,7 +92,7 @@ def _read_secret(plain: object) -> WrittenSecret:
 
 Count = Annotated[int, Spelled("uint64", parse_uint64)]
 AccountDid = Annotated[Did, Spelled("account-id", _string(Did.parse))]
-DatasetDid = Annotated[Did, Spelled("dataset-id", _string(Did.parse))]
+DatasetDid = Annotated[DatasetId, Spelled("dataset-id", _string(DatasetId.parse))]
 Email = Annotated[str, Spelled("email", _string(parse_email))]
 Uri = Annotated[str, Spelled("uri", _string(parse_uri))]
 DurationText = Annotated[Duration, Spelled("duration", _string(Duration.parse))]
@@ -123,4 +113,5 @@ SelectedDatasets = Annotated[
     Selector, Spelled("DatasetSelector", lambda plain: Selector.parse_of_datasets(plain, core_type))
 ]
 Events = Annotated[Filter, Spelled("EventFilter", parse_event_filter)]
-Cron = Annotated[str, Spelled("cron", _string(str))]
+EventTypeName = Annotated[EventType, Spelled("event-type", EventType.parse)]
+Cron = Annotated[CronSchedule, Spelled("cron", _string(CronSchedule))]

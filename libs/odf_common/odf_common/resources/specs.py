@@ -41,6 +41,7 @@ from odf_common.resources.spec_values import (
     DurationText,
     Email,
     Events,
+    EventTypeName,
     Json,
     SecretValue,
     SelectedDatasets,
@@ -317,7 +318,7 @@ class FlowTriggerDataset:
     """Starts the flow when datasets are updated."""
 
     dataset: SelectedDatasets
-    events: Strings | None = None
+    events: tuple[EventTypeName, ...] | None = None
 
 
 FlowTrigger = Annotated[

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, Self, TypeAlias
 
+from odf_common.codec.yaml_syntax import child
 from odf_common.errors import InvalidInput
 
 _START: Final = "${{"
@@ -125,26 +126,30 @@ class Template:
         raise InvalidInput(text=text)
 
 
+def names_in_strings(value: object, scope: TemplateScope) -> frozenset[str]:
+    """Return the names that all strings of a JSON value use, but for keys; raises `InvalidInput` with the place."""
+    names: set[str] = set()
+
+    def collect(text: str) -> str:
+        names.update(Template.parse(text, scope).names)
+        return text
+
+    _map_strings(value, collect, "")
+    return frozenset(names)
+
+
 def fill_strings(
     value: object, scope: TemplateScope, values: TemplateValues
 ) -> tuple[object, frozenset[str]]:
-    """Return a JSON value with the templates of all its strings filled in, but for keys, and the inserted secrets."""
+    """Return a JSON value with all strings filled in, but for keys, and the secrets; raises `InvalidInput`."""
     secrets: set[str] = set()
 
-    def fill(part: object) -> object:
-        match part:
-            case str():
-                filled = Template.parse(part, scope).fill(values)
-                secrets.update(filled.secrets)
-                return filled.text
-            case list() | tuple():
-                return [fill(item) for item in part]
-            case Mapping():
-                return {key: fill(item) for key, item in part.items()}
-            case _:
-                return part
+    def fill(text: str) -> str:
+        filled = Template.parse(text, scope).fill(values)
+        secrets.update(filled.secrets)
+        return filled.text
 
-    return fill(value), frozenset(secrets)
+    return _map_strings(value, fill, ""), frozenset(secrets)
 
 
 def config_values(config: Mapping[str, TemplateValue]) -> TemplateValues:
@@ -187,6 +192,21 @@ def value_at_path(values: Mapping[str, str], path: str) -> str:
 def json_text(value: object) -> str:
     """Return a string as it is, and other values as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _map_strings(value: object, change: Callable[[str], str], where: str) -> object:
+    match value:
+        case str():
+            try:
+                return change(value)
+            except InvalidInput as error:
+                raise error.with_facts(where=where or None) from error
+        case list() | tuple():
+            return [_map_strings(item, change, child(where, index)) for index, item in enumerate(value)]
+        case Mapping():
+            return {key: _map_strings(item, change, child(where, key)) for key, item in value.items()}
+        case _:
+            return value
 
 
 def _value_within(text: str, key: str, names: list[str]) -> str:

@@ -105,3 +105,23 @@ def test_a_secret_shows_no_value_in_its_repr() -> None:
 def test_system_made_types_are_refused() -> None:
     (problem,) = problems_of(b"$schema: Task\nheaders: {name: x}\nspec: {kind: GarbageCollection}")
     assert problem.code == "SystemField"
+
+
+@pytest.mark.parametrize(
+    ("trigger", "path", "text"),
+    [
+        ("{kind: Schedule, cron: 0 0 L * *}", "cron", "cannot read the day of the month"),
+        ("{kind: Schedule, cron: '@reboot'}", "cron", "no start of a machine"),
+        ("{kind: Dataset, dataset: '%', events: [dataset.ref.changed]}", "events[0]", "did you mean"),
+        ("{kind: Event, events: {$nor: []}}", "events.$nor", "unknown operator"),
+        ("{kind: Source, source: s, maxAwaitInterval: 10}", "maxAwaitInterval", "expected a string"),
+    ],
+)
+def test_values_of_triggers_have_their_own_grammars(trigger: str, path: str, text: str) -> None:
+    (problem,) = problems_of(
+        b"$schema: Flow\nheaders: {name: f}\nspec: {target: 'Dataset:%', tasks: [], triggers: ["
+        + trigger.encode()
+        + b"]}\n"
+    )
+    assert problem.path == f"spec.triggers[0].{path}"
+    assert text in problem.message

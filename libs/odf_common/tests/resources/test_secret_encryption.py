@@ -31,7 +31,7 @@ from odf_common.resources.secret_encryption import (
     rewrap,
 )
 from odf_common.resources.secret_keys import SecretKeys, public_key
-from odf_common.resources.secret_text import Secret
+from odf_common.resources.secret_text import Secret, WrittenSecret
 
 SWORDFISH = "swordfish"
 PASSWORD = SecretPlace(account="alice", resource="an id", path="spec.password")
@@ -69,6 +69,14 @@ def from_client(kind: type[ECKey] | type[RSAKey] = ECKey) -> str:
     return encrypt_for_node(SWORDFISH, public_key(json.dumps(current(kind))))
 
 
+def written(value: str, encoding: str | None = "jwe") -> WrittenSecret:
+    return WrittenSecret(value=value, content_encoding=encoding)
+
+
+def clear(value: str) -> WrittenSecret:
+    return written(value, None)
+
+
 def b64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
@@ -90,10 +98,10 @@ def with_header(text: str, **members: object) -> str:
 def refuse(value: str, *, encoding: str | None = "jwe", place: SecretPlace | None = None) -> InvalidJwe:
     """Return the error for a secret of a manifest, which has no part of any secret."""
     with pytest.raises(InvalidJwe) as caught:
-        accept_secret(value, encoding, place=place or at(), stored=None, keys=keys())
+        accept_secret(written(value, encoding), place=place or at(), stored=None, keys=keys())
     error = caught.value
-    written = "".join(traceback.format_exception(error))
-    assert SWORDFISH not in str(error) + repr(error) + error.advice() + written
+    trace = "".join(traceback.format_exception(error))
+    assert SWORDFISH not in str(error) + repr(error) + error.advice() + trace
     assert error.where == (place or at()).path
     assert "odf secret encrypt" in error.advice()
     return error
@@ -295,25 +303,27 @@ def test_applying_the_same_secret_again_changes_nothing() -> None:
         (from_client(ECKey), "jwe"),
         (from_client(RSAKey), "jwe"),
     ):
-        assert accept_secret(value, encoding, place=at(), stored=stored(), keys=keys()) == stored()
-        assert accept_secret(value, encoding, place=at(), stored=stored(), keys=newer_keys()) == stored()
+        for known in (keys(), newer_keys()):
+            kept = accept_secret(written(value, encoding), place=at(), stored=written(stored()), keys=known)
+            assert kept == written(stored())
 
 
 def test_another_secret_replaces_the_stored_one() -> None:
-    changed = accept_secret("marlin", None, place=at(), stored=stored(), keys=keys())
-    assert decrypt_at_rest(changed, at(), keys()) == "marlin"
+    changed = accept_secret(clear("marlin"), place=at(), stored=written(stored()), keys=keys())
+    assert changed.content_encoding == "jwe"
+    assert decrypt_at_rest(changed.value, at(), keys()) == "marlin"
 
 
 def test_a_secret_replaces_one_whose_key_was_lost() -> None:
     other = SecretKeys.new()
-    changed = accept_secret(SWORDFISH, None, place=at(), stored=stored(), keys=other)
-    assert decrypt_at_rest(changed, at(), other) == SWORDFISH
+    changed = accept_secret(clear(SWORDFISH), place=at(), stored=written(stored()), keys=other)
+    assert decrypt_at_rest(changed.value, at(), other) == SWORDFISH
 
 
 @pytest.mark.parametrize("encoding", ["argon2id", "base64", "", "JWE"])
 def test_other_encodings_are_refused(encoding: str) -> None:
     with pytest.raises(InvalidInput, match="contentEncoding is jwe or absent"):
-        accept_secret(SWORDFISH, encoding, place=at(), stored=None, keys=keys())
+        accept_secret(written(SWORDFISH, encoding), place=at(), stored=None, keys=keys())
 
 
 def test_a_secret_that_would_be_too_long_encrypted_is_refused() -> None:
@@ -351,30 +361,32 @@ def test_a_secret_is_masked_where_it_is_shown() -> None:
     assert secret == SWORDFISH
     assert repr(secret) == repr({"pw": secret}["pw"]) == "'***'"
     assert repr([Secret("a")]) == "['***']"
+    assert SWORDFISH not in repr(clear(SWORDFISH)) + str([written(SWORDFISH)])
     assert SWORDFISH not in repr(keys()) + str(keys()) + repr(at())
 
 
 def test_a_password_is_stored_as_a_hash_and_an_unchanged_one_keeps_it() -> None:
-    hashed = accept_password(SWORDFISH, None, place=PASSWORD, stored=None, keys=keys())
-    assert hashed.startswith("$argon2id$")
-    for value, encoding in ((SWORDFISH, None), (from_client(), "jwe"), (hashed, "argon2id")):
-        assert accept_password(value, encoding, place=PASSWORD, stored=hashed, keys=keys()) == hashed
-    assert accept_password("another one", None, place=PASSWORD, stored=hashed, keys=keys()) != hashed
+    hashed = accept_password(clear(SWORDFISH), place=PASSWORD, stored=None, keys=keys())
+    assert hashed.value.startswith("$argon2id$")
+    assert hashed.content_encoding == "argon2id"
+    for value, encoding in ((SWORDFISH, None), (from_client(), "jwe"), (hashed.value, "argon2id")):
+        assert accept_password(written(value, encoding), place=PASSWORD, stored=hashed, keys=keys()) == hashed
+    assert accept_password(clear("another one"), place=PASSWORD, stored=hashed, keys=keys()) != hashed
 
 
 def test_a_hash_of_elsewhere_a_short_password_and_a_damaged_one_are_refused() -> None:
-    hashed = accept_password(SWORDFISH, None, place=PASSWORD, stored=None, keys=keys())
+    hashed = accept_password(clear(SWORDFISH), place=PASSWORD, stored=None, keys=keys())
     for value, encoding, why in (
-        (hashed, "argon2id", "only where it is stored"),
+        (hashed.value, "argon2id", "only where it is stored"),
         ("brevity", None, "a password has 8 to 1024 characters"),
         (SWORDFISH, "base64", "contentEncoding is jwe or absent"),
     ):
         with pytest.raises(InvalidInput, match=why) as caught:
-            accept_password(value, encoding, place=PASSWORD, stored=None, keys=keys())
+            accept_password(written(value, encoding), place=PASSWORD, stored=None, keys=keys())
         assert caught.value.where == PASSWORD.path
         assert value not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(InvalidJwe):
-        accept_password(stored(), "jwe", place=PASSWORD, stored=None, keys=keys())
+        accept_password(written(stored()), place=PASSWORD, stored=None, keys=keys())
 
 
 def test_a_client_of_another_implementation_is_understood() -> None:
@@ -416,3 +428,8 @@ def test_a_secret_for_one_account_is_refused_in_resources_of_others() -> None:
     assert "for another account" in str(refuse(text))
     assert "was changed" in str(refuse(with_header(text, account="alice")))
     assert "for another account" in str(refuse(with_header(text, account=["alice"])))
+
+
+def test_a_stored_clear_text_is_encrypted_and_not_kept() -> None:
+    accepted = accept_secret(clear(SWORDFISH), place=at(), stored=clear(SWORDFISH), keys=keys())
+    assert decrypt_at_rest(accepted.value, at(), keys()) == SWORDFISH

@@ -15,6 +15,7 @@ from odf_common.resources.templates import (
     TemplateValue,
     config_values,
     fill_strings,
+    names_in_strings,
     payload_values,
     require_one_line,
     value_at_path,
@@ -144,6 +145,15 @@ def test_every_string_of_a_json_value_is_filled_in_but_no_key() -> None:
     filled, secrets = fill_strings(value, IN_SOURCE, CONFIG)
     assert filled == {"url": "h/2020", "port": 5, "${{ config.from }}": [{"value": "s3cret"}, None, True]}
     assert secrets == {"s3cret"}
+
+
+def test_names_in_a_json_value_and_the_place_of_an_error() -> None:
+    value = {"url": "h/${{ config.a }}", "headers": [{"value": "${{ config.b || 'x' }}"}], "${{ ?": 5}
+    assert names_in_strings(value, IN_SOURCE) == {"config.a", "config.b"}
+    with pytest.raises(InvalidInput, match=r"^headers\[0\]\.value: env\.TOKEN is not available"):
+        names_in_strings({"headers": [{"value": "${{ env.TOKEN }}"}]}, IN_SOURCE)
+    with pytest.raises(InvalidInput, match=r"^url: there is no value of config\.none"):
+        fill_strings({"url": "${{ config.none }}"}, IN_SOURCE, CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,9 @@ from odf_common.errors import InvalidInput
 from odf_common.identity.keys import PrivateKey, generate
 from odf_common.resources.registry import DATASET
 from odf_common.resources.scalar_formats import Did
-from odf_common.resources.secret_encryption import (
-    JWE_ENCODING,
-    PASSWORD_ENCODING,
-    SecretPlace,
-    accept_password,
-    accept_secret,
-)
+from odf_common.resources.secret_encryption import SecretPlace, accept_password, accept_secret
 from odf_common.resources.secret_keys import SecretKeys
+from odf_common.resources.secret_text import WrittenSecret
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.draft import Desired, ImmutableField, Prepared
 
@@ -57,11 +52,11 @@ class PreApply:
         shape = desired.type.spec
         if shape is None:
             return desired.spec
-        stored: dict[str, Any] = {}
+        stored: dict[str, WrittenSecret] = {}
 
         def note(spelled: Spelled, plain: Any, where: str) -> Any:
             if spelled.name == "Secret":
-                stored[where] = plain["value"]
+                stored[where] = _written(plain)
             return plain
 
         def encrypt(spelled: Spelled, plain: Any, where: str) -> Any:
@@ -74,14 +69,16 @@ class PreApply:
             map_spelled(shape, before, note, "spec")
         return map_spelled(shape, desired.spec, encrypt, "spec")
 
-    def _encrypt(self, plain: Any, place: SecretPlace, stored: str | None) -> Json:
-        secret = {"value": plain} if isinstance(plain, str) else plain
-        value, encoding = secret["value"], secret.get("contentEncoding")
-        accept, stored_encoding = accept_secret, JWE_ENCODING
-        if place.path == PASSWORD:
-            accept, stored_encoding = accept_password, PASSWORD_ENCODING
-        accepted = accept(value, encoding, place=place, stored=stored, keys=self.keys)
-        return {"value": accepted, "contentEncoding": stored_encoding}
+    def _encrypt(self, plain: Any, place: SecretPlace, stored: WrittenSecret | None) -> Json:
+        accept = accept_password if place.path == PASSWORD else accept_secret
+        accepted = accept(_written(plain), place=place, stored=stored, keys=self.keys)
+        return {"value": accepted.value, "contentEncoding": accepted.content_encoding}
+
+
+def _written(plain: Any) -> WrittenSecret:
+    if isinstance(plain, str):
+        return WrittenSecret(value=plain)
+    return WrittenSecret(value=plain["value"], content_encoding=plain.get("contentEncoding"))
 
 
 def _check_dataset(spec: Json, before: Mapping[str, Any]) -> None:
