@@ -12,12 +12,13 @@ from odf_common.resources.resource_manifests import InvalidManifests, written_re
 from odf_common.resources.secret_keys import SecretKeys
 from odf_coordinator.resources.apply import Options
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import input_view
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import EventKind, StoredResource
-from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources, Subject
+from odf_coordinator.resources.use_cases import Batch, ResourceRef, Resources
 
 NODE = Subject()
 KEYS = SecretKeys.new()
@@ -179,3 +180,19 @@ def test_a_deleted_resource_is_gone_after_its_controller_and_its_name_is_free(re
     (second,) = apply(resources, VARIABLES % ("env", "1"))
     assert second.outcome == "created"
     assert second.resource.id != first.resource.id
+
+
+def test_an_account_sees_its_own_resources_only(resources: Resources) -> None:
+    apply(resources, VARIABLES % ("env", "1"))
+    stranger = Subject(did="did:odf:fed01" + "0" * 64, name="Bob", is_admin=False)
+    foreign = get(resources, "VariableSet", "env")
+    assert not resources.may_read(stranger, foreign)
+    assert not resources.may_read(stranger, None)
+    assert resources.may_read(NODE, None)
+    with pytest.raises(OdfError, match="does not exist"):
+        resources.get(stranger, ResourceRef(type="VariableSet", ref=foreign.id))
+    written = written_resources((VARIABLES % ("env, account: odf", "2")).encode())
+    assert codes(lambda: resources.apply(stranger, Batch(written=written))) == ["Forbidden"]
+    (own,) = resources.apply(stranger, Batch(written=written_resources((VARIABLES % ("env", "2")).encode())))
+    assert own.resource.document["headers"]["account"]["name"] == "Bob"
+    assert resources.may_read(stranger, own.resource)

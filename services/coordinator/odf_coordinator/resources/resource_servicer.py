@@ -18,6 +18,7 @@ from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.apply import Options
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
+from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import etag, type_id
 from odf_coordinator.resources.store import (
@@ -28,7 +29,7 @@ from odf_coordinator.resources.store import (
     ResourceEvent,
     StoredResource,
 )
-from odf_coordinator.resources.use_cases import DEFAULT_LIMIT, Batch, ResourceRef, Resources, Subject
+from odf_coordinator.resources.use_cases import DEFAULT_LIMIT, Batch, ResourceRef, Resources
 from odf_coordinator.resources.watch import Watch
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Resources"].full_name
@@ -143,8 +144,11 @@ class ResourceServicer(ResourcesServicer):
         """Stream changes until the call ends."""
         types = frozenset(self._type(name) for name in request.types)
         start = None if request.position == FROM_NOW else Position(request.position)
+        subject = _subject(request.subject)
         for event, resource in self._watch.changes(start, context.is_active):
             if resource is not None and types and resource.type not in types:
+                continue
+            if not self._resources.may_read(subject, resource):
                 continue
             message = event_message(event)
             message.type = "" if resource is None else resource.schema

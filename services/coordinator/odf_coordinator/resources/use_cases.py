@@ -1,6 +1,5 @@
 """The operations on resources, which commands, REST and GraphQL call (RFC-018)."""
 
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -8,9 +7,7 @@ from typing import Any, Final
 import structlog
 
 from odf_common.errors import Conflict, InvalidInput, Refused
-from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.clock import Clock
-from odf_common.resources.phases import Phase
 from odf_common.resources.references import AccountHandle, AccountRef
 from odf_common.resources.registry import ACCOUNT, ResourceType, Types
 from odf_common.resources.resource_manifests import (
@@ -23,6 +20,7 @@ from odf_common.resources.scalar_formats import Did, ResourceId, is_uuid, parse_
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.apply import Forbidden, Options, ResourceNotFound, Tools, plan
+from odf_coordinator.resources.callers import NODE_ACCOUNT, NodeCaller, Subject, caller_of, new_id, writer_of
 from odf_coordinator.resources.changes import PRUNED, Outcome, pin_references, rename
 from odf_coordinator.resources.documents import etag, type_id
 from odf_coordinator.resources.draft import problem_of
@@ -46,7 +44,6 @@ from odf_coordinator.resources.store import (
 
 log = structlog.stdlib.get_logger(__name__)
 
-NODE_ACCOUNT: Final = Name("odf")
 DEFAULT_LIMIT: Final = 100
 RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
 
@@ -80,36 +77,6 @@ class AlreadyApplied(Conflict):
     ADVICE = "use PUT or PATCH to change it"
 
     what: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """On whose behalf a call is made."""
-
-    did: str = ""
-    """Empty: the account of the node."""
-    name: str = ""
-    is_admin: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCaller:
-    """A caller with an account of this node."""
-
-    account: StoredResource
-    is_admin: bool
-
-    def may_write(self, account: ResourceId) -> bool:
-        """Return whether the account is the caller's, or the caller administers the node."""
-        return self.is_admin or account == self.account.id
-
-    def may_read(self, resource: StoredResource) -> bool:
-        """Return whether the caller may see a resource."""
-        return self.is_admin or resource.document["headers"]["account"].get("id") == self.account.id
-
-    def may_use(self, target: StoredResource) -> bool:
-        """Return whether the caller may refer to a resource."""
-        return self.may_read(target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +141,7 @@ class Resources:
         pre_apply = self.pre_apply()
         now_ms = self.clock.now().ms
         with self.store.transaction() as transaction:
-            caller = self._writer(transaction, subject)
+            caller = writer_of(transaction, subject, self.clock)
             tools = Tools(
                 types=types, prepare=pre_apply, new_id=new_id, new_did=pre_apply.new_did, now_ms=now_ms
             )
@@ -214,7 +181,7 @@ class Resources:
     def get(self, subject: Subject, wanted: ResourceRef, *, is_deleted_too: bool = False) -> StoredResource:
         """Return a resource, with the names in its handles as they are now. Raises `ResourceNotFound`."""
         with self.store.read() as snapshot:
-            caller = self._caller(snapshot, subject)
+            caller = caller_of(snapshot, subject, self.clock)
             return self._with_names(
                 snapshot, self._find(snapshot, caller, wanted, is_deleted_too=is_deleted_too)
             )
@@ -224,7 +191,7 @@ class Resources:
     ) -> tuple[tuple[StoredResource, ...], Cursor | None, Position]:
         """Return a page of what the caller may read, where the next one starts, and the position of the state."""
         with self.store.read() as snapshot:
-            caller = self._caller(snapshot, subject)
+            caller = caller_of(snapshot, subject, self.clock)
             page = snapshot.find(query)
             kept = tuple(
                 self._with_names(snapshot, resource)
@@ -234,17 +201,24 @@ class Resources:
             )
             return kept, page.next, snapshot.position()
 
+    def may_read(self, subject: Subject, resource: StoredResource | None) -> bool:
+        """Return whether a subject may see a resource; one that is gone is seen by administrators only."""
+        if resource is None:
+            return subject.is_admin
+        with self.store.read() as snapshot:
+            return caller_of(snapshot, subject, self.clock).may_read(resource)
+
     def dependents(self, subject: Subject, wanted: ResourceRef) -> tuple[StoredResource, ...]:
         """Return the resources that refer to one."""
         with self.store.read() as snapshot:
-            caller = self._caller(snapshot, subject)
+            caller = caller_of(snapshot, subject, self.clock)
             found = self._find(snapshot, caller, wanted, is_deleted_too=True)
             return tuple(one for one in snapshot.referring_to(found.id) if caller.may_read(one))
 
     def history(self, subject: Subject, wanted: ResourceRef) -> tuple[ResourceEvent, ...]:
         """Return all events of a resource, oldest first."""
         with self.store.read() as snapshot:
-            caller = self._caller(snapshot, subject)
+            caller = caller_of(snapshot, subject, self.clock)
             return snapshot.events_of(self._find(snapshot, caller, wanted, is_deleted_too=True).id)
 
     def delete(
@@ -255,7 +229,7 @@ class Resources:
         Raises `ResourceInUse` if others need it, unless forced.
         """
         with self.store.transaction() as transaction:
-            caller = self._writer(transaction, subject)
+            caller = writer_of(transaction, subject, self.clock)
             found = self._find(transaction, caller, wanted)
             _require_etag(found, expected)
             self._require_writable(caller, found)
@@ -272,7 +246,7 @@ class Resources:
         """Give a resource another name; its id and what refers to it stay."""
         new_name = parse_name(name)
         with self.store.transaction() as transaction:
-            caller = self._writer(transaction, subject)
+            caller = writer_of(transaction, subject, self.clock)
             found = self._find(transaction, caller, wanted)
             _require_etag(found, expected)
             self._require_writable(caller, found)
@@ -320,59 +294,10 @@ class Resources:
         if not text:
             return ()
         with self.store.read() as snapshot:
-            found = self.account_id(snapshot, self._caller(snapshot, subject), text)
+            found = self.account_id(snapshot, caller_of(snapshot, subject, self.clock), text)
         if found is None:
             raise ResourceNotFound(what=f"account {text}")
         return (found,)
-
-    def _caller(self, snapshot: Snapshot, subject: Subject) -> NodeCaller:
-        name = Name(subject.name) if subject.name else NODE_ACCOUNT
-        account = account_named(snapshot, name.text) or self._new_account(name, subject.did)
-        return NodeCaller(account=account, is_admin=subject.is_admin)
-
-    def _writer(self, transaction: Transaction, subject: Subject) -> NodeCaller:
-        """Return a caller whose account is stored."""
-        caller = self._caller(transaction, subject)
-        if caller.account.revision:
-            return caller
-        event = NewEvent(kind=EventKind.CREATED, subject=caller.account.id, time_ms=caller.account.created_ms)
-        (account,) = transaction.save([Change(resource=caller.account, events=[event], references=())])
-        return replace(caller, account=account)
-
-    def _new_account(self, name: Name, did: str) -> StoredResource:
-        """Return an account that was known to the node before it had resources."""
-        account = new_id()
-        key_id = did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
-        now = documents.timestamp(self.clock.now().ms)
-        document = {
-            "$schema": str(ACCOUNT.uri),
-            "headers": {
-                "id": account,
-                "name": name.text,
-                "account": {"id": account, "did": key_id, "name": name.text},
-                "labels": {},
-                "annotations": {},
-                "generation": 1,
-                "createdAt": now,
-                "updatedAt": now,
-            },
-            "spec": {"did": key_id, "email": f"{name.key}@localhost"},
-            "status": {"phase": Phase.READY.value, "observedGeneration": 1, "conditions": {}},
-        }
-        return StoredResource(
-            id=account,
-            type=type_id(ACCOUNT.uri),
-            schema=str(ACCOUNT.uri),
-            account=account,
-            name=name.text,
-            did=key_id,
-            document=document,
-            labels={},
-            generation=1,
-            phase=Phase.READY.value,
-            created_ms=self.clock.now().ms,
-            updated_ms=self.clock.now().ms,
-        )
 
     def _require_writable(self, caller: NodeCaller, found: StoredResource) -> None:
         owner = found.document["headers"]["account"]
@@ -455,11 +380,6 @@ class Resources:
     def _notify(self) -> None:
         for listener in self.changed:
             listener()
-
-
-def new_id() -> ResourceId:
-    """Return a new id."""
-    return ResourceId(uuid.uuid4())
 
 
 class _DryRun(Exception):

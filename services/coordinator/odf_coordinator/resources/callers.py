@@ -1,0 +1,105 @@
+"""On whose behalf resources are read and changed."""
+
+import uuid
+from dataclasses import dataclass, replace
+from typing import Final
+
+from odf_common.identity.dataset_refs import DatasetId, Name
+from odf_common.ports.clock import Clock
+from odf_common.resources.phases import Phase
+from odf_common.resources.registry import ACCOUNT
+from odf_common.resources.scalar_formats import ResourceId
+from odf_coordinator.resources import documents
+from odf_coordinator.resources.documents import type_id
+from odf_coordinator.resources.lookups import account_named
+from odf_coordinator.resources.store import Change, EventKind, NewEvent, Snapshot, StoredResource, Transaction
+
+NODE_ACCOUNT: Final = Name("odf")
+
+
+def new_id() -> ResourceId:
+    """Return a new id."""
+    return ResourceId(uuid.uuid4())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """On whose behalf a call is made."""
+
+    did: str = ""
+    """Empty: the account of the node."""
+    name: str = ""
+    is_admin: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCaller:
+    """A caller with an account of this node."""
+
+    account: StoredResource
+    is_admin: bool
+
+    def may_write(self, account: ResourceId) -> bool:
+        """Return whether the account is the caller's, or the caller administers the node."""
+        return self.is_admin or account == self.account.id
+
+    def may_read(self, resource: StoredResource) -> bool:
+        """Return whether the caller may see a resource."""
+        return self.is_admin or resource.document["headers"]["account"].get("id") == self.account.id
+
+    def may_use(self, target: StoredResource) -> bool:
+        """Return whether the caller may refer to a resource."""
+        return self.may_read(target)
+
+
+def caller_of(snapshot: Snapshot, subject: Subject, clock: Clock) -> NodeCaller:
+    """Return the caller of a subject; an account without a resource gets one when it changes something."""
+    name = Name(subject.name) if subject.name else NODE_ACCOUNT
+    account = account_named(snapshot, name.text) or _new_account(name, subject.did, clock)
+    return NodeCaller(account=account, is_admin=subject.is_admin)
+
+
+def writer_of(transaction: Transaction, subject: Subject, clock: Clock) -> NodeCaller:
+    """Return a caller whose account is stored."""
+    caller = caller_of(transaction, subject, clock)
+    if caller.account.revision:
+        return caller
+    event = NewEvent(kind=EventKind.CREATED, subject=caller.account.id, time_ms=caller.account.created_ms)
+    (account,) = transaction.save([Change(resource=caller.account, events=[event], references=())])
+    return replace(caller, account=account)
+
+
+def _new_account(name: Name, did: str, clock: Clock) -> StoredResource:
+    """Return an account that was known to the node before it had resources."""
+    account = new_id()
+    key_id = did or str(DatasetId.of_key(uuid.uuid5(uuid.NAMESPACE_URL, name.key).bytes * 2))
+    now = documents.timestamp(clock.now().ms)
+    document = {
+        "$schema": str(ACCOUNT.uri),
+        "headers": {
+            "id": account,
+            "name": name.text,
+            "account": {"id": account, "did": key_id, "name": name.text},
+            "labels": {},
+            "annotations": {},
+            "generation": 1,
+            "createdAt": now,
+            "updatedAt": now,
+        },
+        "spec": {"did": key_id, "email": f"{name.key}@localhost"},
+        "status": {"phase": Phase.READY.value, "observedGeneration": 1, "conditions": {}},
+    }
+    return StoredResource(
+        id=account,
+        type=type_id(ACCOUNT.uri),
+        schema=str(ACCOUNT.uri),
+        account=account,
+        name=name.text,
+        did=key_id,
+        document=document,
+        labels={},
+        generation=1,
+        phase=Phase.READY.value,
+        created_ms=clock.now().ms,
+        updated_ms=clock.now().ms,
+    )
