@@ -11,6 +11,7 @@ from odf_testing.postgres import PostgresServer
 from odf_testing.profiles import examples
 from odf_testing.resources import ALICE, SECRETS, VARIABLES, a_change, a_resource, an_id
 
+from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.sql_store import SqlResourceStore, SqlTransaction
 from odf_coordinator.resources.store import (
     START,
@@ -18,7 +19,6 @@ from odf_coordinator.resources.store import (
     EventKind,
     NameConflict,
     Query,
-    ResourceId,
     RevisionMoved,
     StoredResource,
 )
