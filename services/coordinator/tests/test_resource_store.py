@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odf_testing.postgres import PostgresServer
 from odf_testing.resources import (
     ACCOUNT,
     ALICE,
@@ -51,8 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlResourc
         case "file":
             opened = SqlResourceStore.open(tmp_path)
         case _:
-            server: PostgresServer = request.getfixturevalue("postgres")
-            opened = SqlResourceStore.open(tmp_path, server.new_database())
+            opened = SqlResourceStore.open(tmp_path, request.getfixturevalue("postgres_url"))
     yield opened
     opened.close()
 
