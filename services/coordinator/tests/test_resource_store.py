@@ -162,7 +162,10 @@ def test_two_resources_of_one_name_are_refused_whatever_the_case(store: SqlResou
     assert refused.value.facts() == {"type": VARIABLES, "account": ALICE, "name": "env"}
     with pytest.raises(NameConflict):
         save(store, a_resource("x"), a_resource("X"))
-    assert names(store) == ["env"]
+    (other,) = save(store, a_resource("other"))
+    with pytest.raises(NameConflict):
+        save(store, a_change(other, name="Env"))
+    assert names(store) == ["env", "other"]
     save(store, a_resource("env", account=BOB), a_resource("env", type=SECRETS))
 
 

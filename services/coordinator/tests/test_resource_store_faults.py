@@ -177,6 +177,9 @@ def test_a_server_that_stops_is_unavailable_until_it_is_back(server: PostgresSer
         assert "ODF_RESOURCES" in refused.value.advice()
         server.start()
         assert names(store) == ["a"]
+        server.stop()
+        server.start()
+        assert names(store) == ["a"]  # its connections have ended unseen
 
 
 def test_a_connection_that_breaks_in_a_transaction_rolls_it_back(server: PostgresServer, url: str) -> None:
