@@ -11,8 +11,10 @@ from odf_common.codec.model_schema import (
     Bytes,
     EnumShape,
     Integer,
+    MapOf,
     OneOf,
     Shape,
+    Spelled,
     TableShape,
     Text,
     TimestampShape,
@@ -75,3 +77,5 @@ def values(shape: Shape) -> some.SearchStrategy[Any]:  # noqa: C901 - one case a
             return some.one_of([objects(m) for m in (*simple, *others)])
         case Vector(of):
             return some.lists(values(of), max_size=3).map(tuple)
+        case Spelled() | MapOf():
+            raise AssertionError("only in specs of resources")

@@ -32,8 +32,10 @@ from odf_common.codec.model_schema import (
     EnumShape,
     Field,
     Integer,
+    MapOf,
     OneOf,
     Shape,
+    Spelled,
     TableShape,
     Text,
     TimestampShape,
@@ -382,6 +384,8 @@ def type_name(shape: Shape) -> str:  # noqa: C901 - one case a shape
             return f"[{union_name(union)}Wrapper]"
         case Vector(of):
             return f"[{type_name(of)}]"
+        case Spelled() | MapOf():
+            raise AssertionError("only in specs of resources")
 
 
 def line(field: Field) -> str:
