@@ -171,7 +171,7 @@ def test_two_resources_of_one_name_are_refused_whatever_the_case(store: SqlResou
 
 def test_accounts_own_themselves_and_their_names_are_unique_in_the_node(store: SqlResourceStore) -> None:
     (alice,) = save(store, a_resource("alice", type=ACCOUNT, id=ALICE))
-    with pytest.raises(NameConflict):
+    with pytest.raises(NameConflict, match="alice exists already on this node"):
         save(store, a_resource("Alice", type=ACCOUNT, id=BOB, account=BOB))
     with store.read() as snapshot:
         assert snapshot.by_name(ACCOUNT, None, "ALICE") == alice
