@@ -176,7 +176,7 @@ $(STAMPS)/nginx: | $(BIN)/python
 
 # The same. Tests start servers of their own, and use none that the system starts.
 $(STAMPS)/postgres: | $(BIN)/python
-	@$(call need,ls /usr/lib/postgresql/*/bin/initdb || command -v initdb,PostgreSQL$(comma) of which tests run a server$(comma),postgresql)
+	@$(call need,{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; },PostgreSQL$(comma) of which tests run a server$(comma),postgresql)
 	@mkdir -p $(STAMPS) && touch $@
 
 # Shapefiles that tests read: they are in the sources of the package, not in its wheel.

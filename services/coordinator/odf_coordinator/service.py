@@ -88,6 +88,7 @@ def build(env: Environment) -> Service:
             committer.run,
             parts.scheduler.run,
             resources.loop.run,
+            resources.run_purge,
         ),
     )
 

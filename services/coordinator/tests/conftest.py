@@ -23,6 +23,12 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    with postgres.database() as url:
+        yield url
+
+
+@pytest.fixture
 def node(tmp_path: Path) -> Coordinator:
     return Coordinator(home=tmp_path)
 

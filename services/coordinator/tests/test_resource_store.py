@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from odf_testing.postgres import PostgresServer
 from odf_testing.resources import (
     ACCOUNT,
     ALICE,
@@ -51,8 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SqlResourc
         case "file":
             opened = SqlResourceStore.open(tmp_path)
         case _:
-            server: PostgresServer = request.getfixturevalue("postgres")
-            opened = SqlResourceStore.open(tmp_path, server.new_database())
+            opened = SqlResourceStore.open(tmp_path, request.getfixturevalue("postgres_url"))
     yield opened
     opened.close()
 
@@ -164,13 +162,16 @@ def test_two_resources_of_one_name_are_refused_whatever_the_case(store: SqlResou
     assert refused.value.facts() == {"type": VARIABLES, "account": ALICE, "name": "env"}
     with pytest.raises(NameConflict):
         save(store, a_resource("x"), a_resource("X"))
-    assert names(store) == ["env"]
+    (other,) = save(store, a_resource("other"))
+    with pytest.raises(NameConflict):
+        save(store, a_change(other, name="Env"))
+    assert names(store) == ["env", "other"]
     save(store, a_resource("env", account=BOB), a_resource("env", type=SECRETS))
 
 
 def test_accounts_own_themselves_and_their_names_are_unique_in_the_node(store: SqlResourceStore) -> None:
     (alice,) = save(store, a_resource("alice", type=ACCOUNT, id=ALICE))
-    with pytest.raises(NameConflict):
+    with pytest.raises(NameConflict, match="alice exists already on this node"):
         save(store, a_resource("Alice", type=ACCOUNT, id=BOB, account=BOB))
     with store.read() as snapshot:
         assert snapshot.by_name(ACCOUNT, None, "ALICE") == alice

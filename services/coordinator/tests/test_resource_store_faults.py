@@ -35,6 +35,12 @@ def store(tmp_path: Path) -> Iterator[SqlResourceStore]:
     opened.close()
 
 
+@pytest.fixture
+def url(server: PostgresServer) -> Iterator[str]:
+    with server.database() as url:
+        yield url
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     """Run a server that tests stop and pause."""
@@ -162,8 +168,8 @@ def files(folder: Path) -> str:
     return "".join(file.read_bytes().decode("latin-1") for file in folder.iterdir())
 
 
-def test_a_server_that_stops_is_unavailable_until_it_is_back(server: PostgresServer) -> None:
-    with closing(SqlResourceStore.open(None, server.new_database())) as store:
+def test_a_server_that_stops_is_unavailable_until_it_is_back(server: PostgresServer, url: str) -> None:
+    with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
         server.stop()
         with pytest.raises(StorageUnavailable) as refused:
@@ -171,10 +177,13 @@ def test_a_server_that_stops_is_unavailable_until_it_is_back(server: PostgresSer
         assert "ODF_RESOURCES" in refused.value.advice()
         server.start()
         assert names(store) == ["a"]
+        server.stop()
+        server.start()
+        assert names(store) == ["a"]  # its connections have ended unseen
 
 
-def test_a_connection_that_breaks_in_a_transaction_rolls_it_back(server: PostgresServer) -> None:
-    with closing(SqlResourceStore.open(None, server.new_database())) as store:
+def test_a_connection_that_breaks_in_a_transaction_rolls_it_back(server: PostgresServer, url: str) -> None:
+    with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
         with pytest.raises(StorageUnavailable):
             save_without_connection(server, store)
@@ -194,8 +203,8 @@ def created() -> NewEvent:
     return NewEvent(kind=EventKind.CREATED, subject="alice", time_ms=1)
 
 
-def test_a_server_that_is_silent_is_given_up(server: PostgresServer) -> None:
-    with closing(SqlResourceStore.open(None, server.new_database())) as store:
+def test_a_server_that_is_silent_is_given_up(server: PostgresServer, url: str) -> None:
+    with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
         began = time.monotonic()
         with pytest.raises(StorageUnavailable, match="silent"):
@@ -210,16 +219,15 @@ def save_while_paused(server: PostgresServer, store: SqlResourceStore) -> None:
         transaction.save([Change(resource=a_resource("b"), events=[created()])])
 
 
-def test_a_new_connection_to_a_silent_server_is_given_up(server: PostgresServer) -> None:
-    with closing(SqlResourceStore.open(None, server.new_database())) as store, server.paused():
+def test_a_new_connection_to_a_silent_server_is_given_up(server: PostgresServer, url: str) -> None:
+    with closing(SqlResourceStore.open(None, url)) as store, server.paused():
         began = time.monotonic()
         with pytest.raises(StorageUnavailable, match="timeout"):
             names(store)
         assert time.monotonic() - began < LOCK_SECONDS + LATE_SECONDS
 
 
-def test_another_writer_of_a_server_holds_up_for_a_limited_time(server: PostgresServer) -> None:
-    url = server.new_database()
+def test_another_writer_of_a_server_holds_up_for_a_limited_time(server: PostgresServer, url: str) -> None:
     with closing(SqlResourceStore.open(None, url)) as one, closing(SqlResourceStore.open(None, url)) as other:
         save(one, a_resource("a"))
         with one.transaction(), pytest.raises(StorageUnavailable, match="lock timeout"):
@@ -242,8 +250,7 @@ def test_a_wrong_address_names_what_is_wrong_and_no_password(
     assert password not in text + repr(refused.value) + str(refused.value)
 
 
-def test_no_values_are_in_the_error_of_a_database(server: PostgresServer) -> None:
-    url = server.new_database()
+def test_no_values_are_in_the_error_of_a_database(server: PostgresServer, url: str) -> None:
     with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
         server.execute("DROP TABLE resource_events", database=url.rpartition("/")[2])
@@ -252,8 +259,7 @@ def test_no_values_are_in_the_error_of_a_database(server: PostgresServer) -> Non
     assert "ciphertext" not in "".join(traceback.format_exception(refused.value))
 
 
-def test_a_server_with_a_newer_version_is_refused(server: PostgresServer) -> None:
-    url = server.new_database()
+def test_a_server_with_a_newer_version_is_refused(server: PostgresServer, url: str) -> None:
     with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
     server.execute("UPDATE resource_store SET version = 7", database=url.rpartition("/")[2])
@@ -264,8 +270,7 @@ def test_a_server_with_a_newer_version_is_refused(server: PostgresServer) -> Non
         names(store)
 
 
-def test_a_user_who_may_not_write_is_told_so(server: PostgresServer) -> None:
-    url = server.new_database()
+def test_a_user_who_may_not_write_is_told_so(server: PostgresServer, url: str) -> None:
     with closing(SqlResourceStore.open(None, url)) as store:
         save(store, a_resource("a"))
     server.execute("CREATE ROLE reader LOGIN PASSWORD 'x'")

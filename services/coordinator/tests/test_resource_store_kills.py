@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from odf_testing.postgres import PostgresServer
 from odf_testing.resources import ALICE, SECRETS, a_resource
 from sqlalchemy import Engine, event
 
@@ -37,10 +36,7 @@ FAILED = 1
 
 @pytest.fixture(params=["file", "postgresql"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    url = None
-    if request.param == "postgresql":
-        server: PostgresServer = request.getfixturevalue("postgres")
-        url = server.new_database()
+    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
     return lambda: SqlResourceStore.open(tmp_path, url)
 
 

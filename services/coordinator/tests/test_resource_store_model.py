@@ -183,7 +183,8 @@ def test_a_store_in_memory_is_a_dict(plan: list[list[Step]]) -> None:
 @settings(max_examples=examples(30))
 @given(batches)
 def test_a_store_in_postgresql_is_a_dict(postgres: PostgresServer, plan: list[list[Step]]) -> None:
-    check(plan, SqlResourceStore.open(None, postgres.new_database()))
+    with postgres.database() as url:
+        check(plan, SqlResourceStore.open(None, url))
 
 
 def check(plan: list[list[Step]], store: SqlResourceStore) -> None:

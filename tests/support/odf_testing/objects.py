@@ -77,5 +77,5 @@ def values(shape: Shape) -> some.SearchStrategy[Any]:  # noqa: C901 - one case a
             return some.one_of([objects(m) for m in (*simple, *others)])
         case Vector(of):
             return some.lists(values(of), max_size=3).map(tuple)
-        case MapOf() | Spelled():
-            raise TypeError(shape)  # only in resources
+        case Spelled() | MapOf():
+            raise AssertionError("only in specs of resources")

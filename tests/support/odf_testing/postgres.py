@@ -24,7 +24,10 @@ START_SECONDS: Final = 30
 LOOK_SECONDS: Final = 0.02
 USER, PASSWORD = "odf", "a-password-that-must-not-be-shown"
 # Tests kill its clients; the server itself is never killed.
-OPTIONS: Final = ("fsync=off", "full_page_writes=off", "max_connections=60", "timezone=UTC", "lc_messages=C")
+OPTIONS: Final = (
+    *("fsync=off", "full_page_writes=off", "max_wal_size=64MB", "shared_buffers=16MB"),
+    *("max_connections=60", "timezone=UTC", "lc_messages=C"),
+)
 
 
 def program(name: str) -> str:
@@ -98,11 +101,13 @@ class PostgresServer:
                 os.kill(int(child), signal.SIGCONT)
             self.process.send_signal(signal.SIGCONT)
 
-    def new_database(self) -> str:
-        """Create an empty database, and return its URL."""
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Yield the URL of an empty database, which is dropped afterwards."""
         name = f"d{uuid4().hex}"
         self.execute(f"CREATE DATABASE {name}")
-        return self.url(name)
+        yield self.url(name)
+        self.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
     def execute(
         self, statement: str, *values: object, database: str = "postgres"
@@ -144,6 +149,8 @@ def serving_postgres() -> Iterator[PostgresServer]:
             "UTF8",
             "-N",
         ]
+        # It ignores dots and dashes when it compares texts, unless it is told to compare bytes.
+        cluster += ["--locale-provider", "icu", "--icu-locale", "en-US-u-ka-shifted"]
         subprocess.run([program("initdb"), *cluster], check=True, capture_output=True, **_as_user(folder))
         server.start()
         yield server

@@ -5,12 +5,12 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
+from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources.store import (
     Change,
     EventKind,
     FencingToken,
     NewEvent,
-    ResourceId,
     ResourceReference,
     ResourceStore,
     StoredResource,

@@ -384,8 +384,8 @@ def type_name(shape: Shape) -> str:  # noqa: C901 - one case a shape
             return f"[{union_name(union)}Wrapper]"
         case Vector(of):
             return f"[{type_name(of)}]"
-        case MapOf() | Spelled():
-            raise TypeError(shape)  # only in resources
+        case Spelled() | MapOf():
+            raise AssertionError("only in specs of resources")
 
 
 def line(field: Field) -> str:

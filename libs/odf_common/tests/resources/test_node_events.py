@@ -21,7 +21,7 @@ EVENT = NodeEvent(
     source="https://node.example.com",
     type=EventType.REF_UPDATED,
     time=Timestamp.parse("2026-11-21T12:00:00Z"),
-    subject="org.rivers",
+    subject="Org.Rivers",
     dataset=EventDataset(id="d1", name="Org.Rivers", account="Alice"),
     ref=RefUpdate(name="head", old_hash=None, new_hash="f1620aa", interval=(0, 9)),
 )
@@ -34,7 +34,7 @@ def test_envelope_has_the_attributes_of_cloud_events_and_dataset_and_ref() -> No
         "id": "e1",
         "source": "https://node.example.com",
         "type": "dataset.ref.updated",
-        "subject": "org.rivers",
+        "subject": "Org.Rivers",
         "time": "2026-11-21T12:00:00Z",
         "dataset": {"id": "d1", "name": "Org.Rivers", "account": "Alice"},
         "ref": {
@@ -104,8 +104,11 @@ def test_event_of_another_form_is_refused(changes: dict[str, Any], problem: str)
         ({"ref.oldHash": None}, True),
         ({"ref.interval.end.x": {"$exists": False}}, True),
         ({"data.records": {"$exists": True}}, False),
+        ({"data.records": 5}, False),
+        ({"data.records": {"$like": "%"}}, False),
+        ({"subject": "org.rivers"}, False),
         ({"$not": {"dataset.name": "org.lakes"}}, True),
-        ({"$or": [{"dataset.name": "org.lakes"}, {"subject": "org.rivers"}]}, True),
+        ({"$or": [{"dataset.name": "org.lakes"}, {"subject": "Org.Rivers"}]}, True),
         ({"dataset": {"id": "d1", "name": "Org.Rivers", "account": "Alice"}}, True),
     ],
 )

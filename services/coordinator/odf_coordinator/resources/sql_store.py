@@ -132,7 +132,7 @@ class SqlTransaction(SqlSnapshot):
             statement = select(*columns).where(STORED, RESOURCES.c.name_key.in_(chunk)).group_by(*columns)
             double = self.connection.execute(statement.having(func.count() > 1).limit(1)).first()
             if double is not None:
-                raise NameConflict(type=double.type, account=double.scope, name=double.name_key)
+                raise NameConflict(type=double.type, account=double.scope or None, name=double.name_key)
 
     def _rows(self, ids: Sequence[ResourceId]) -> dict[ResourceId, Row[Any]]:
         """Return the stored rows of resources, and of removed ones."""

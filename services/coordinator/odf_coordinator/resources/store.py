@@ -229,12 +229,17 @@ class RevisionMoved(Conflict):
 class NameConflict(Conflict):
     """Two resources of one type and account would have the same name."""
 
-    MESSAGE = "{type} {name} exists already in the account {account}"
     ADVICE = "choose another name, or give the `id` of the existing resource to change it"
 
     type: str
-    account: str
+    account: str | None
+    """None: it is an account itself."""
     name: str
+
+    def __str__(self) -> str:
+        """Return the name, and where it is taken."""
+        where = "on this node" if self.account is None else f"in the account {self.account}"
+        return f"{self.type} {self.name} exists already {where}"
 
 
 class LeaseLost(Conflict):

@@ -1,10 +1,15 @@
 """Wires the resources of a node: store, use cases, attempts, and the controllers of the coordinator."""
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+import structlog
 
 from odf_common.adapters.local.secret_key_files import load_secret_keys
+from odf_common.errors import OdfError
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
 from odf_common.service.reconcile_loop import ReconcileLoop
@@ -14,8 +19,14 @@ from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_con
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.sql_store import SqlResourceStore
+from odf_coordinator.resources.store import ResourceStore
 from odf_coordinator.resources.use_cases import Resources
 from odf_coordinator.resources.watch import Watch
+
+log = structlog.stdlib.get_logger(__name__)
+
+PURGE_SECONDS: Final = 3600.0
+KEPT_MS: Final = 30 * 24 * 3_600_000  # of tombstones, and of events of attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +35,17 @@ class NodeResources:
 
     servicer: ResourceServicer
     loop: ReconcileLoop
+    store: ResourceStore
+    clock: Clock
+
+    def run_purge(self, stop: threading.Event) -> None:
+        """Forget, each hour until stopped, what was removed long ago, and old events of attempts."""
+        while not stop.wait(PURGE_SECONDS):
+            try:
+                with self.store.transaction() as transaction:
+                    transaction.purge(self.clock.now().ms - KEPT_MS)
+            except OdfError as error:
+                log.warning("old resources stay", code=error.code, why=str(error))
 
 
 def build_resources(
@@ -44,7 +66,8 @@ def build_resources(
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)
     loop = ReconcileLoop(LocalStore(store, attempts, watch, resources.types), controllers)
     attempts.requested = loop.request
-    return NodeResources(servicer=ResourceServicer(resources, attempts, watch), loop=loop)
+    servicer = ResourceServicer(resources, attempts, watch)
+    return NodeResources(servicer=servicer, loop=loop, store=store, clock=clock)
 
 
 def _keep(keys: KeyStore) -> Callable[[Mapping[str, PrivateKey]], None]:
