@@ -196,3 +196,30 @@ def test_an_account_sees_its_own_resources_only(resources: Resources) -> None:
     (own,) = resources.apply(stranger, Batch(written=written_resources((VARIABLES % ("env", "2")).encode())))
     assert own.resource.document["headers"]["account"]["name"] == "Bob"
     assert resources.may_read(stranger, own.resource)
+
+
+@pytest.mark.parametrize(
+    ("url", "config", "found"),
+    [
+        ("http://h/${{ config.token }}", "{token: 'SecretSet:keys#pw'}", ["UnresolvedReference"]),
+        ("http://h/", "{token: 'SecretSet:keys#pw'}", ["UnresolvedReference", "UnusedConfig"]),
+    ],
+)
+def test_values_that_no_template_uses_are_told(
+    resources: Resources, url: str, config: str, found: list[str]
+) -> None:
+    (outcome,) = apply(resources, a_source(url, config))
+    assert [warning.code for warning in outcome.warnings] == found
+
+
+@pytest.mark.parametrize("name", ["config.other", "env.KEY", "config.token ||"])
+def test_a_template_without_a_value_is_refused_when_it_is_applied(resources: Resources, name: str) -> None:
+    manifest = a_source(f"http://h/${{{{ {name} }}}}", "{token: 'SecretSet:keys#pw'}")
+    with pytest.raises(InvalidManifests) as refused:
+        apply(resources, manifest)
+    assert [problem.path[:12] for problem in refused.value.problems] == ["spec.ingress"]
+
+
+def a_source(url: str, config: str) -> str:
+    ingress = f"{{kind: Url, url: '{url}'}}"
+    return f"{{$schema: Source, headers: {{name: x}}, spec: {{config: {config}, ingress: {ingress}, read: {{kind: Csv}}}}}}"

@@ -268,6 +268,7 @@ class _Batch:
             merge_labels(draft.manifest.labels or {}, prepared.labels, self._types.uri_of)
         except InvalidInput as error:
             raise error.with_facts(where=f"headers.labels.{error.where}") from error
+        draft.warnings += prepared.warnings
         draft.prepared = prepared
 
     def _outcome(self, draft: ManifestDraft) -> Outcome:

@@ -14,7 +14,7 @@ from odf_common.resources.registry import ResourceType, Types
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import FieldChange, Json, type_id
 from odf_coordinator.resources.draft import ManifestDraft, Prepared
-from odf_coordinator.resources.resolution import Warned
+from odf_coordinator.resources.resolution import ApplyWarning
 from odf_coordinator.resources.store import (
     Change,
     EventKind,
@@ -35,7 +35,7 @@ class Outcome:
     resource: StoredResource
     """As it will be; its revision is still that before."""
     outcome: str
-    warnings: tuple[Warned, ...] = ()
+    warnings: tuple[ApplyWarning, ...] = ()
     rebound: tuple[str, ...] = ()
     """Paths of references that name another resource than before."""
     diff: tuple[FieldChange, ...] = ()

@@ -1,6 +1,6 @@
 """Manifests of a batch on their way to changes: what they mean, and the specs that are stored."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from odf_common.resources.registry import ResourceType
 from odf_common.resources.resource_manifests import Problem, ResourceManifest
 from odf_common.resources.scalar_formats import Did, ResourceId
 from odf_coordinator.resources.documents import Json
-from odf_coordinator.resources.resolution import Warned
+from odf_coordinator.resources.resolution import ApplyWarning
 from odf_coordinator.resources.store import (
     StoredResource,
 )
@@ -45,6 +45,7 @@ class Prepared:
     spec: Json
     labels: Mapping[str, Any] = field(default_factory=dict)
     """Labels of the system, by the key that is printed."""
+    warnings: Sequence[ApplyWarning] = ()
 
 
 Prepare = Callable[[Desired], Prepared]
@@ -63,7 +64,7 @@ class ManifestDraft:
     """Of an account or a dataset; a new one has got it before its spec is prepared."""
     spec: Json = field(default_factory=dict)
     prepared: Prepared | None = None
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[ApplyWarning] = field(default_factory=list)
     rebound: list[str] = field(default_factory=list)
 
     @property

@@ -8,13 +8,15 @@ from odf_common.codec.model_schema import Spelled
 from odf_common.codec.plain_values import map_spelled
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.resources.registry import DATASET
+from odf_common.resources.registry import DATASET, SOURCE
 from odf_common.resources.scalar_formats import Did
 from odf_common.resources.secret_encryption import SecretPlace, accept_password, accept_secret
 from odf_common.resources.secret_keys import SecretKeys
 from odf_common.resources.secret_text import WrittenSecret
+from odf_common.resources.templates import IN_SOURCE, names_in_strings
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.draft import Desired, ImmutableField, Prepared
+from odf_coordinator.resources.resolution import ApplyWarning
 
 PASSWORD: Final = "spec.password"  # noqa: S105 - a path
 # Events that a manifest cannot set: they are results of other operations.
@@ -46,6 +48,8 @@ class PreApply:
         if desired.type is DATASET:
             _check_dataset(prepared, before)
             return Prepared(spec=prepared, labels={"datasetKind": prepared["kind"], "did": desired.did})
+        if desired.type is SOURCE:
+            return Prepared(spec=prepared, warnings=_check_templates(prepared))
         return Prepared(spec=prepared)
 
     def _with_secrets(self, desired: Desired, before: Mapping[str, Any]) -> Any:
@@ -89,3 +93,20 @@ def _check_dataset(spec: Json, before: Mapping[str, Any]) -> None:
         if event["kind"] in _NOT_DECLARED:
             text = f"a manifest cannot set {event['kind']}"
             raise InvalidInput(text=text, where=f"spec.metadata[{n}].kind")
+
+
+def _check_templates(spec: Json) -> list[ApplyWarning]:
+    """Raise `InvalidInput` for a template of a source that has no value; return warnings for values that none uses."""
+    try:
+        used = names_in_strings(spec.get("ingress", {}), IN_SOURCE)
+    except InvalidInput as error:
+        raise error.with_facts(where=f"spec.ingress.{error.where}") from error
+    declared = {f"config.{name}": name for name in spec.get("config", {})}
+    missing = sorted(used - declared.keys())
+    if missing:
+        raise InvalidInput(text=f"{missing[0]} is not declared; add it to `config`", where="spec.ingress")
+    return [
+        ApplyWarning(code="UnusedConfig", path=f"spec.config.{name}", message="no template uses it")
+        for key, name in declared.items()
+        if key not in used
+    ]

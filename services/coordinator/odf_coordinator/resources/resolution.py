@@ -52,7 +52,7 @@ class Targets(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warned:
+class ApplyWarning:
     """A warning about a manifest that is applied nevertheless."""
 
     code: str
@@ -76,7 +76,7 @@ class Resolver:
     """The handles of the stored spec, by path."""
     is_rebinding: bool
     problems: list[InvalidInput]
-    warnings: list[Warned] = field(default_factory=list)
+    warnings: list[ApplyWarning] = field(default_factory=list)
     rebound: list[str] = field(default_factory=list)
     """Paths of references that name another resource than before."""
 
@@ -172,7 +172,7 @@ class Resolver:
         )
 
     def _warn(self, code: str, where: str, message: str) -> None:
-        self.warnings.append(Warned(code=code, path=where, message=message))
+        self.warnings.append(ApplyWarning(code=code, path=where, message=message))
 
 
 def dataset_inputs(kind: ResourceType, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
