@@ -28,7 +28,7 @@ $schema: Source
 headers: {name: orders}
 spec:
   config: {token: 'SecretSet:keys#pw'}
-  ingress: {kind: Url, url: 'http://localhost/orders.csv'}
+  ingress: {kind: Url, url: 'http://localhost/orders.csv?token=${{ config.token }}'}
   read: {kind: Csv}
 """
 SECRETS = "{$schema: SecretSet, headers: {name: keys}, spec: {secrets: {pw: swordfish}}}"
