@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import structlog
@@ -27,6 +27,7 @@ from odf_common.ports.bus import Topics
 from odf_common.ports.clock import pause_after
 from odf_common.ports.store import Catalog, CatalogEntry, Claim, DatasetUnknown, RefStore
 from odf_coordinator.catalog.datasets import Datasets, KeyStore
+from odf_coordinator.catalog.declarations import Declarations
 from odf_coordinator.commit.committer import Committer
 from odf_coordinator.commit.dataset_locks import DatasetBusy
 from odf_coordinator.commit.head_publisher import Publisher
@@ -104,6 +105,7 @@ class Claims:
     publisher: Publisher
     keys: KeyStore
     reserve: Reserve
+    declarations: Declarations = field(default_factory=Declarations)
     wait_seconds: float = WAIT_SECONDS
 
     @contextmanager
@@ -258,7 +260,7 @@ class Claims:
             else:
                 self.datasets.blobs.delete_dataset(dataset)
             self.datasets.states.forget(dataset)
-        if not is_copy:
+        if not is_copy and not self.declarations.is_declared(dataset):
             self.keys.remove(dataset)
 
     def _drop_head(self, dataset: DatasetId) -> None:

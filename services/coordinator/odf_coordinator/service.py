@@ -89,6 +89,7 @@ def build(env: Environment) -> Service:
             parts.scheduler.run,
             resources.loop.run,
             resources.run_purge,
+            resources.status.run,
         ),
     )
 
@@ -97,8 +98,8 @@ def _resources(env: Environment, parts: Dependencies) -> NodeResources:
     settings = env.settings
     return build_resources(
         settings.home,
-        env.clock,
-        parts.creator.keys,
+        parts.creator,
+        parts.names,
         url=settings.resources,
         keys_file=settings.resource_keys_file,
     )

@@ -14,7 +14,13 @@ from pathlib import Path
 import structlog
 
 from odf_common.adapters.local.faults import translating_os_errors
-from odf_common.adapters.local.key_files import IMPORTED, has_dataset_key, keep_dataset_key, require_owned
+from odf_common.adapters.local.key_files import (
+    IMPORTED,
+    dataset_key,
+    has_dataset_key,
+    keep_dataset_key,
+    require_owned,
+)
 from odf_common.chain.dependency_order import in_order
 from odf_common.chain.state import ChainState
 from odf_common.dataset.node_datasets import require_stored_block
@@ -54,6 +60,10 @@ class KeyStore:
     def save(self, key: PrivateKey) -> None:
         """Store a key durably."""
         keep_dataset_key(self.folder, key)
+
+    def load(self, dataset: DatasetId) -> PrivateKey:
+        """Return a key; raises `NoPrivateKey`."""
+        return dataset_key(self.folder, dataset)
 
     def has(self, dataset: DatasetId) -> bool:
         """Return whether this node has the dataset's key."""

@@ -17,9 +17,13 @@ from odf_coordinator.commit.committer import Committer, require_committed, retry
 from odf_coordinator.definitions.diff import (
     changed_events,
     dropped_sources,
+    event_at,
     keep_engine_version,
+    kept_events,
     require_admitted,
     require_replaceable,
+    require_settable,
+    with_current_schema,
 )
 from odf_coordinator.definitions.drafts import Draft, Manifest, drafts_of
 from odf_coordinator.definitions.query_validation import Validation
@@ -77,6 +81,31 @@ class DatasetCreator:
                 require_admitted(None if handle is None else handle.state, draft.seed, draft.events)
             checked.append(validation.check(draft))
         return tuple(self._make(draft) for draft in checked)
+
+    def put(self, draft: Draft) -> DatasetHandle:
+        """Create the dataset of a draft, or append what differs; definitions that the draft does not have stay."""
+        handle = self.datasets.by_id(draft.dataset_id)
+        if handle is not None:
+            return retry_on_conflict(lambda: self._put(draft))
+        require_admitted(None, draft.seed, draft.events)
+        return self._create(
+            Validation(datasets=self.datasets, engine=self.engine, drafts=(draft,)).check(draft)
+        )
+
+    def _put(self, draft: Draft) -> DatasetHandle:
+        handle = self.datasets.find(str(draft.dataset_id))
+        state = handle.state
+        events = with_current_schema(state, keep_engine_version(state, draft.events))
+        if not changed_events(state, events):
+            return handle
+        self.committer.require_owned(handle.id)
+        whole = draft.with_events((*events, *kept_events(state, events)))
+        for event in changed_events(state, events):
+            with event_at(events.index(event)):
+                require_settable(state, event)
+        require_admitted(state, whole.seed, whole.events)
+        checked = Validation(datasets=self.datasets, engine=self.engine, drafts=(whole,)).check(whole)
+        return self.amend(handle, changed_events(state, checked.events))
 
     def amend(self, handle: DatasetHandle, events: Sequence[KnownEvent]) -> DatasetHandle:
         """Append events that change a dataset, and create the topics they need if it is at its head.

@@ -13,6 +13,7 @@ from odf_common.data.schema_evolution import (
     aligned_schema,
     check_evolution,
     schema_of_event,
+    schema_to_event,
     with_new_columns,
 )
 from odf_common.dataset.plain_credentials import require_no_plain_credentials
@@ -180,6 +181,40 @@ def keep_engine_version(state: ChainState, events: Sequence[KnownEvent]) -> tupl
 def changed_events(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
     """Return the events that would change the dataset."""
     return tuple(event for event in events if state.definitions.replaced_by(event) != event)
+
+
+def kept_events(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+    """Return the definitions in effect that the events do not replace."""
+    kinds = {type(event) for event in events}
+    sources = {event.source_name for event in events if isinstance(event, AddPushSource)}
+    single = [
+        event
+        for kind, event in state.definitions.by_kind().items()
+        if event is not None and kind not in kinds
+    ]
+    return (*single, *(source for name, source in state.push_sources.items() if name not in sources))
+
+
+def with_current_schema(state: ChainState, events: Sequence[KnownEvent]) -> tuple[KnownEvent, ...]:
+    """Return the events, with the chain's schema in place of one that it equals or has added columns to."""
+    current = state.schema
+    return tuple(
+        current
+        if isinstance(event, SetDataSchema) and current is not None and _continues(event, current)
+        else event
+        for event in events
+    )
+
+
+def _continues(declared: SetDataSchema, current: SetDataSchema) -> bool:
+    """Return whether a chain's schema is the declared one, in any spelling, or the declared one with new columns."""
+    old, new = schema_of_event(declared), schema_of_event(current)
+    if schema_to_event(old) == schema_to_event(new):
+        return True
+    try:
+        return check_evolution(old, new) and not set(new.names) <= set(old.names)
+    except InvalidInput:
+        return False
 
 
 @contextmanager

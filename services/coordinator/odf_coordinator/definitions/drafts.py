@@ -1,7 +1,7 @@
 """Drafts of datasets from manifests: parsed, ordered, inputs resolved to ids. Nothing is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 
@@ -27,7 +27,8 @@ class Manifest:
 class Draft:
     """A dataset as its manifest defines it. `key` is new; it is not used if the name exists."""
 
-    written: SourcedSnapshot
+    written: SourcedSnapshot | None
+    """None: it is not from a manifest of a snapshot."""
     snapshot: DatasetSnapshot
     dataset_id: DatasetId
     key: PrivateKey
@@ -54,7 +55,7 @@ class Draft:
     @contextmanager
     def locate_errors(self) -> Iterator[None]:
         """Prefix errors, whose `where` is a path, with the position in the file and the dataset's name."""
-        with _locate_errors(self.written):
+        with nullcontext() if self.written is None else _locate_errors(self.written):
             yield
 
 
@@ -133,6 +134,7 @@ def _resolve(draft: Draft, drafts: Mapping[str, Draft], catalog: Catalog) -> Dra
             for event in draft.events
         )
     except DatasetUnknown as error:
+        assert draft.written is not None
         location = draft.written.location(_path_of_input(draft, error.what))
         raise InputUnknown(
             what=error.what, nearest=error.nearest, reader=draft.name, where=location

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from odf_common.errors import DatasetInUse, OdfError, VerificationFailed
+from odf_common.errors import AlreadyExists, DatasetInUse, OdfError, VerificationFailed
 from odf_common.identity.dataset_refs import parse_alias
 from odf_common.ports.store import CatalogEntry, DatasetUnknown
 from odf_coordinator.catalog.datasets import DatasetHandle, Datasets, Unreadable
@@ -31,8 +31,12 @@ class DatasetNames:
         with catalog.lock():
             entry = self._entry_to_rename(ref, alias)
             if entry.alias.lower() != alias.lower():
+                if catalog.by_alias(alias) is not None:
+                    raise AlreadyExists(what=f"dataset {alias}")
+                self.claims.declarations.rename(entry.dataset_id, alias)
                 catalog.rename(entry.alias, replace(entry, alias=alias, formerly=entry.alias))
             elif entry.alias != alias:
+                self.claims.declarations.rename(entry.dataset_id, alias)
                 catalog.replace(replace(entry, alias=alias))
         log.info("dataset renamed", **entry.log_facts, to=alias)
         entry = replace(entry, alias=alias)
@@ -45,8 +49,8 @@ class DatasetNames:
         self.claims.committer.announce(handle.state)
         return handle
 
-    def delete(self, ref: str) -> None:
-        """Remove a dataset without readers, even if its chain or name cannot be read.
+    def delete(self, ref: str, *, is_forced: bool = False) -> None:
+        """Remove a dataset without readers, or even with them; its chain or name need not be readable.
 
         It is gone once its name is free. Repeating a killed deletion finishes it.
         """
@@ -61,9 +65,16 @@ class DatasetNames:
             return
         if self._free_second_name(entry):
             return
-        # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
-        self._require_not_in_use(entry)
-        removed = self.claims.remove(entry.dataset_id, self._require_not_in_use)
+
+        def begin(current: CatalogEntry) -> None:
+            if not is_forced:
+                self._require_not_in_use(current)
+            self.claims.declarations.request_removal(current.dataset_id)
+
+        if not is_forced:
+            # Checked twice: this first pass fills caches, so that the check under the catalog's lock is short.
+            self._require_not_in_use(entry)
+        removed = self.claims.remove(entry.dataset_id, begin)
         log.info("dataset deleted", **removed.log_facts)
 
     def _entry_to_rename(self, ref: str, alias: str) -> CatalogEntry:

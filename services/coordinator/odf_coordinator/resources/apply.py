@@ -19,7 +19,15 @@ from odf_coordinator.resources import documents
 from odf_coordinator.resources.changes import Outcome, outcome_of
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import Desired, ImmutableField, ManifestDraft, Prepare, problem_of
-from odf_coordinator.resources.lookups import account_named, account_of, find_account, handle_of, is_account
+from odf_coordinator.resources.lookups import (
+    ExistingDatasets,
+    account_named,
+    account_of,
+    dataset_alias,
+    find_account,
+    handle_of,
+    is_account,
+)
 from odf_coordinator.resources.ordering import in_order
 from odf_coordinator.resources.resolution import Resolver
 from odf_coordinator.resources.store import (
@@ -98,6 +106,7 @@ class Tools:
     new_id: Callable[[], ResourceId]
     new_did: Callable[[], Did]
     """Returns the DID of a new key."""
+    datasets: ExistingDatasets
     now_ms: int
 
 
@@ -155,9 +164,9 @@ class _Batch:
         if manifest.type is ACCOUNT:
             found = self._account(manifest)
             identity = new if found is None else found.id
-            did = self._did(manifest, found)
-            assert did is not None
-            owner = AccountHandle(id=identity, did=did, name=manifest.name)
+            own = self._did(manifest, found) or self._new_did(manifest)
+            did: Did | None = own
+            owner = AccountHandle(id=identity, did=own, name=manifest.name)
             if manifest.account is not None and not is_account(owner, manifest.account):
                 raise InvalidInput(text="an account owns itself", where="headers.account", hint="remove it")
         else:
@@ -168,6 +177,8 @@ class _Batch:
             raise Forbidden(text=f"you may not change resources of the account {owner.name}")
         if found is not None and found.deleted_ms is not None:
             raise BeingDeleted(what=f"{manifest.type.short_name} {manifest.name}")
+        if manifest.type is DATASET:
+            did = self._dataset_did(manifest, owner, did)
         return ManifestDraft(manifest=manifest, owner=owner, stored=found, id=identity, did=did)
 
     def _account(self, manifest: ResourceManifest) -> StoredResource | None:
@@ -176,15 +187,59 @@ class _Batch:
         )
 
     def _did(self, manifest: ResourceManifest, stored: StoredResource | None) -> Did | None:
-        """Return the DID of an account or a dataset: the stored one, a given one, or a new one."""
-        if manifest.type not in {ACCOUNT, DATASET}:
+        """Return the DID of an account or a dataset that is stored; None for others."""
+        if stored is None or stored.did is None:
             return None
         given = manifest.spec.get("did")
-        if stored is not None and stored.did is not None:
-            if given is not None and given != stored.did:
-                raise ImmutableField(text=f"it is {stored.did}; a DID cannot change", where="spec.did")
-            return Did(stored.did)
-        return Did(given) if given is not None else self._tools.new_did()
+        if given is not None and Did.parse(given) != stored.did:
+            raise ImmutableField(text=f"it is {stored.did}; a DID cannot change", where="spec.did")
+        return Did(stored.did)
+
+    def _new_did(self, manifest: ResourceManifest) -> Did:
+        given = manifest.spec.get("did")
+        return self._tools.new_did() if given is None else Did.parse(given)
+
+    def _dataset_did(self, manifest: ResourceManifest, owner: AccountHandle, stored: Did | None) -> Did:
+        """Return the DID of a dataset: of one that exists and is adopted, or a new one."""
+        datasets = self._tools.datasets
+        alias = dataset_alias(owner.name, manifest.name.text)
+        named, given = datasets.id_of(alias), manifest.spec.get("did")
+        did = (
+            stored or (None if given is None else Did.parse(given)) or (None if named is None else Did(named))
+        )
+        if named is not None and named != did:
+            text, hint = (
+                f"the name belongs to dataset {named}",
+                "choose another name, or rename that one first",
+            )
+            raise InvalidInput(text=text, where="headers.name", hint=hint)
+        if stored is not None:
+            return stored
+        if did is None:
+            return self._tools.new_did()
+        self._require_adoptable(manifest, did, alias)
+        return did
+
+    def _require_adoptable(self, manifest: ResourceManifest, did: Did, alias: str) -> None:
+        """Raise `InvalidInput` unless a dataset of the account is of the kind, and no other resource declares it."""
+        datasets = self._tools.datasets
+        named, kind = datasets.alias_of(did), datasets.kind_of(did)
+        if (
+            kind is None
+            or named is None
+            or named.rpartition("/")[0].lower() != alias.rpartition("/")[0].lower()
+        ):
+            hint = "remove `did` to create a dataset, or pull that one first"
+            raise InvalidInput(text=f"this node has no dataset {did}", where="spec.did", hint=hint)
+        other = self._state.by_did(type_id(DATASET.uri), did)
+        if other is not None and other.deleted_ms is None:
+            text = f"the resource Dataset:{other.name} declares it already"
+            raise InvalidInput(
+                text=text, where="spec.did", hint=f"remove `did`, or apply with `id: {other.id}`"
+            )
+        if kind != manifest.spec["kind"]:
+            hint = f"write `kind: {kind}`, or choose another name"
+            raise InvalidInput(text=f"the dataset {alias} exists and is {kind}", where="spec.kind", hint=hint)
 
     def _owner(self, manifest: ResourceManifest) -> AccountHandle:
         ref = manifest.account or self._options.account
@@ -224,7 +279,7 @@ class _Batch:
         seen: dict[object, ManifestDraft] = {}
         for draft in self._drafts:
             name = (draft.manifest.type.uri.identity, draft.owner.id, draft.manifest.name.key)
-            for key in (draft.id, name):
+            for key in (draft.id, name, draft.did or draft.id):
                 other = seen.setdefault(key, draft)
                 if other is not draft:
                     number = other.manifest.written.number

@@ -39,6 +39,7 @@ from odf_coordinator.resources.store import (
 log = structlog.stdlib.get_logger(__name__)
 
 CONTROLLER: Final = "controller"
+IN_USE: Final = "in-use"
 _WITH_SECRETS: Final = frozenset(str(kind.uri) for kind in (SECRET_SET, WEBHOOK_TARGET, ACCOUNT))
 Conditions = Mapping[str, StatusCondition]
 
@@ -79,6 +80,25 @@ class Attempts:
         """Request another attempt."""
         self.requested(id)
 
+    def note(self, conditions: Mapping[ResourceId, Mapping[str, Json | None]]) -> None:
+        """Write conditions that have changed without an attempt; equal ones are not written."""
+        now = self.clock.now()
+        with self.store.transaction() as transaction:
+            changes = []
+            for resource, noted in conditions.items():
+                found = transaction.by_id(resource)
+                if found is None:
+                    continue
+                before = found.document["status"]["conditions"]
+                after = _plain(_with(_conditions(found), noted, now))
+                if after != before:
+                    status = {**found.document["status"], "conditions": after}
+                    changes.append(with_status(found, status, EventKind.CONDITION_CHANGED, now.ms))
+            if changes:
+                transaction.save(changes)
+        if changes:
+            self.changed()
+
     def begin(self, id: ResourceId, holder: str, *, ttl_ms: int) -> Begun | None:
         """Lease a resource; None if it is gone. Raises `LeaseHeld` if another controller has it."""
         now_ms = self.clock.now().ms
@@ -118,13 +138,7 @@ class Attempts:
     ) -> int | None:
         now = self.clock.now()
         conditions, delay = self._with_failure(_conditions(found), RECONCILIATION_ERROR, end, now)
-        for key, plain in end.conditions.items():
-            uri = TypeUri.parse(key)
-            if plain is None:
-                conditions = without_condition(conditions, uri)
-            else:
-                stamped = {**plain, "lastTransitionTime": str(now)}
-                conditions = with_condition(conditions, uri, StatusCondition.from_plain(stamped))
+        conditions = _with(conditions, end.conditions, now)
         cause = end_of_attempt(
             attempted_generation=end.generation,
             generation=found.generation,
@@ -152,7 +166,7 @@ class Attempts:
                 transaction.erase_payloads(found.id)
             transaction.remove(saved, now.ms)
             return None
-        blocked = replace(end, failure="cleanup-failed")
+        blocked = replace(end, failure=IN_USE if end.failure == IN_USE else "cleanup-failed")
         conditions, delay = self._with_failure(_conditions(found), DELETION_BLOCKED, blocked, now)
         status = {**found.document["status"], "conditions": _plain(conditions)}
         transaction.save([with_status(found, status, EventKind.CONDITION_CHANGED, now.ms, token)])
@@ -183,6 +197,18 @@ class Attempts:
 def _conditions(found: StoredResource) -> Conditions:
     plain = found.document["status"]["conditions"]
     return {key: StatusCondition.from_plain(condition) for key, condition in plain.items()}
+
+
+def _with(conditions: Conditions, noted: Mapping[str, Json | None], now: Timestamp) -> Conditions:
+    """Return the conditions with those that a controller has noted; None removes one."""
+    for key, plain in noted.items():
+        uri = TypeUri.parse(key)
+        if plain is None:
+            conditions = without_condition(conditions, uri)
+        else:
+            stamped = {**plain, "lastTransitionTime": str(now)}
+            conditions = with_condition(conditions, uri, StatusCondition.from_plain(stamped))
+    return conditions
 
 
 def _plain(conditions: Conditions) -> Json:

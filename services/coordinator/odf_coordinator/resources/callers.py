@@ -2,7 +2,6 @@
 
 import uuid
 from dataclasses import dataclass, replace
-from typing import Final
 
 from odf_common.identity.dataset_refs import DatasetId, Name
 from odf_common.ports.clock import Clock
@@ -11,10 +10,8 @@ from odf_common.resources.registry import ACCOUNT
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.lookups import account_named
+from odf_coordinator.resources.lookups import NODE_ACCOUNT, account_named
 from odf_coordinator.resources.store import Change, EventKind, NewEvent, Snapshot, StoredResource, Transaction
-
-NODE_ACCOUNT: Final = Name("odf")
 
 
 def new_id() -> ResourceId:

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from odf_common.resources.registry import SECRET_SET, SOURCE, VARIABLE_SET, Types
+from odf_common.resources.registry import DATASET, SECRET_SET, SOURCE, VARIABLE_SET, Types
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.service.reconcile_loop import Controller, Json, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
@@ -27,9 +27,10 @@ class ValueSets:
         """Do nothing: secrets are erased with the resource."""
 
 
-def own_controllers() -> dict[str, Controller]:
+def own_controllers(datasets: Controller) -> dict[str, Controller]:
     """Return the controllers by the `$schema` of their types."""
-    return {str(kind.uri): ValueSets() for kind in (VARIABLE_SET, SECRET_SET)}
+    sets = {str(kind.uri): ValueSets() for kind in (VARIABLE_SET, SECRET_SET)}
+    return {**sets, str(DATASET.uri): datasets}
 
 
 class LocalStore:

@@ -1,5 +1,7 @@
 """Accounts, datasets and handles of one state of the store."""
 
+from typing import Final, Protocol
+
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
 from odf_common.resources.registry import ACCOUNT, DATASET
@@ -9,6 +11,40 @@ from odf_coordinator.resources.store import (
     Snapshot,
     StoredResource,
 )
+
+NODE_ACCOUNT: Final = Name("odf")
+"""The account of a node without others; names of its datasets do not have it."""
+
+
+class ExistingDatasets(Protocol):
+    """The datasets of the node, as plans look them up."""
+
+    def id_of(self, alias: str) -> str | None:
+        """Return the DID of the dataset with an alias; None if it does not exist."""
+
+    def alias_of(self, did: str) -> str | None:
+        """Return the alias of a dataset; None if it does not exist."""
+
+    def kind_of(self, did: str) -> str | None:
+        """Return `Root` or `Derivative`; None for a dataset that does not exist."""
+
+
+class NoDatasets:
+    """A node without datasets."""
+
+    def id_of(self, _: str) -> None:
+        """Return None."""
+
+    def alias_of(self, _: str) -> None:
+        """Return None."""
+
+    def kind_of(self, _: str) -> None:
+        """Return None."""
+
+
+def dataset_alias(account: Name, name: str) -> str:
+    """Return the alias of the dataset that a resource of an account declares."""
+    return name if account == NODE_ACCOUNT else f"{account}/{name}"
 
 
 def handle_of(resource: StoredResource) -> Handle:

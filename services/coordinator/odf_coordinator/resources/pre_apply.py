@@ -14,13 +14,12 @@ from odf_common.resources.secret_encryption import SecretPlace, accept_password,
 from odf_common.resources.secret_keys import SecretKeys
 from odf_common.resources.secret_text import WrittenSecret
 from odf_common.resources.templates import IN_SOURCE, names_in_strings
+from odf_coordinator.resources.dataset_checks import check_dataset
 from odf_coordinator.resources.documents import Json
-from odf_coordinator.resources.draft import Desired, ImmutableField, Prepared
+from odf_coordinator.resources.draft import Desired, Prepared
 from odf_coordinator.resources.resolution import ApplyWarning
 
 PASSWORD: Final = "spec.password"  # noqa: S105 - a path
-# Events that a manifest cannot set: they are results of other operations.
-_NOT_DECLARED: Final = ("Seed", "AddData", "ExecuteTransform", "DisablePollingSource", "DisablePushSource")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +45,7 @@ class PreApply:
         if desired.did is not None:
             prepared["did"] = desired.did
         if desired.type is DATASET:
-            _check_dataset(prepared, before)
+            check_dataset(prepared, before)
             return Prepared(spec=prepared, labels={"datasetKind": prepared["kind"], "did": desired.did})
         if desired.type is SOURCE:
             return Prepared(spec=prepared, warnings=_check_templates(prepared))
@@ -83,16 +82,6 @@ def _written(plain: Any) -> WrittenSecret:
     if isinstance(plain, str):
         return WrittenSecret(value=plain)
     return WrittenSecret(value=plain["value"], content_encoding=plain.get("contentEncoding"))
-
-
-def _check_dataset(spec: Json, before: Mapping[str, Any]) -> None:
-    if before and before["kind"] != spec["kind"]:
-        text = f"the dataset is {before['kind']}; its kind cannot change"
-        raise ImmutableField(text=text, where="spec.kind")
-    for n, event in enumerate(spec["metadata"]):
-        if event["kind"] in _NOT_DECLARED:
-            text = f"a manifest cannot set {event['kind']}"
-            raise InvalidInput(text=text, where=f"spec.metadata[{n}].kind")
 
 
 def _check_templates(spec: Json) -> list[ApplyWarning]:

@@ -16,15 +16,22 @@ from odf_common.resources.resource_manifests import (
     WrittenResource,
     manifests_of,
 )
-from odf_common.resources.scalar_formats import Did, ResourceId, is_uuid, parse_name
+from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri, is_uuid, parse_name
 from odf_common.resources.selectors import Selector
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.apply import Forbidden, Options, ResourceNotFound, Tools, plan
-from odf_coordinator.resources.callers import NODE_ACCOUNT, NodeCaller, Subject, caller_of, new_id, writer_of
+from odf_coordinator.resources.callers import NodeCaller, Subject, caller_of, new_id, writer_of
 from odf_coordinator.resources.changes import PRUNED, Outcome, pin_references, rename
 from odf_coordinator.resources.documents import etag, type_id
 from odf_coordinator.resources.draft import problem_of
-from odf_coordinator.resources.lookups import account_named, find_account, handle_of
+from odf_coordinator.resources.lookups import (
+    NODE_ACCOUNT,
+    ExistingDatasets,
+    NoDatasets,
+    account_named,
+    find_account,
+    handle_of,
+)
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.store import (
     Change,
@@ -44,6 +51,9 @@ from odf_coordinator.resources.store import (
 
 log = structlog.stdlib.get_logger(__name__)
 
+DELETION_POLICY: Final = str(TypeUri(context="resource", name="DeletionPolicy"))
+"""The annotation about what a resource describes: `Retain` keeps it, `Force` deletes it although others need it."""
+RETAIN, FORCED = "Retain", "Force"
 DEFAULT_LIMIT: Final = 100
 RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
 
@@ -109,6 +119,7 @@ class Resources:
     store: ResourceStore
     clock: Clock
     pre_apply: Callable[[], PreApply]
+    datasets: ExistingDatasets = field(default_factory=NoDatasets)
     needed_by: Callable[[Snapshot, StoredResource], Sequence[StoredResource]] = lambda _, __: ()
     """The resources that forbid a deletion unless it is forced."""
     keep_keys: Callable[[Mapping[str, Any]], None] = lambda _: None
@@ -143,7 +154,12 @@ class Resources:
         with self.store.transaction() as transaction:
             caller = writer_of(transaction, subject, self.clock)
             tools = Tools(
-                types=types, prepare=pre_apply, new_id=new_id, new_did=pre_apply.new_did, now_ms=now_ms
+                types=types,
+                prepare=pre_apply,
+                new_id=new_id,
+                new_did=pre_apply.new_did,
+                datasets=self.datasets,
+                now_ms=now_ms,
             )
             outcomes = plan(manifests, transaction, caller, batch.options, tools)
             _require_as_expected(manifests, outcomes, batch)
@@ -237,7 +253,7 @@ class Resources:
             if users and not is_forced:
                 names = ", ".join(self._name(user) for user in users)
                 raise ResourceInUse(text=f"{self._name(found)} is needed by {names}")
-            change = self._deletion(found, self.clock.now().ms, caller)
+            change = self._deletion(found, self.clock.now().ms, caller, is_forced=is_forced)
             (stored,) = transaction.save([change])
         self._notify()
         return stored
@@ -344,8 +360,12 @@ class Resources:
                 return found
             query = replace(query, after=page.next)
 
-    def _deletion(self, found: StoredResource, now_ms: int, caller: NodeCaller) -> Change:
+    def _deletion(
+        self, found: StoredResource, now_ms: int, caller: NodeCaller, *, is_forced: bool = False
+    ) -> Change:
         headers = {**found.document["headers"], "deletedAt": documents.timestamp(now_ms)}
+        if is_forced and headers["annotations"].get(DELETION_POLICY) != RETAIN:
+            headers["annotations"] = {**headers["annotations"], DELETION_POLICY: FORCED}
         resource = replace(
             found, document={**found.document, "headers": headers}, deleted_ms=now_ms, updated_ms=now_ms
         )

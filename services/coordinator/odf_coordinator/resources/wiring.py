@@ -14,8 +14,14 @@ from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.catalog.datasets import KeyStore
+from odf_coordinator.catalog.declarations import Declarations
+from odf_coordinator.definitions.create import DatasetCreator
+from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.resources.attempts import Attempts
 from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_controllers
+from odf_coordinator.resources.dataset_controller import DatasetController
+from odf_coordinator.resources.dataset_lookups import CatalogDatasets, DeclaredDatasets
+from odf_coordinator.resources.dataset_status import DatasetStatus
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.sql_store import SqlResourceStore
@@ -33,8 +39,10 @@ KEPT_MS: Final = 30 * 24 * 3_600_000  # of tombstones, and of events of attempts
 class NodeResources:
     """The resources of a node, as the coordinator serves and reconciles them."""
 
+    resources: Resources
     servicer: ResourceServicer
     loop: ReconcileLoop
+    status: DatasetStatus
     store: ResourceStore
     clock: Clock
 
@@ -49,25 +57,46 @@ class NodeResources:
 
 
 def build_resources(
-    home: Path, clock: Clock, keys: KeyStore, *, url: str | None = None, keys_file: Path | None = None
+    home: Path,
+    creator: DatasetCreator,
+    names: DatasetNames,
+    *,
+    url: str | None = None,
+    keys_file: Path | None = None,
 ) -> NodeResources:
-    """Wire resources over the store of a home, or of the database at a URL."""
-    store = SqlResourceStore.open(home, url)
-    controllers = own_controllers()
+    """Wire resources over the store of a home, or of the database at a URL, and over the datasets of the node."""
+    store, clock, datasets = SqlResourceStore.open(home, url), creator.clock, creator.datasets
     watch = Watch(store)
+    attempts = Attempts(store=store, clock=clock, changed=watch.notify)
+    status = DatasetStatus(datasets, store, attempts)
+    controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
+    catalog = CatalogDatasets(datasets=datasets)
     resources = Resources(
         store=store,
         clock=clock,
         pre_apply=lambda: PreApply(keys=load_secret_keys(home, keys_file)),
-        keep_keys=_keep(keys),
+        keep_keys=_keep(creator.keys),
         controlled=frozenset((*controllers, *ELSEWHERE)),
+        datasets=catalog,
+        needed_by=catalog.needed_by,
         changed=[watch.notify],
     )
-    attempts = Attempts(store=store, clock=clock, changed=watch.notify)
     loop = ReconcileLoop(LocalStore(store, attempts, watch, resources.types), controllers)
     attempts.requested = loop.request
+    _connect(names.claims.declarations, resources)
+    creator.committer.listen(status.on_committed)
     servicer = ResourceServicer(resources, attempts, watch)
-    return NodeResources(servicer=servicer, loop=loop, store=store, clock=clock)
+    return NodeResources(
+        resources=resources, servicer=servicer, loop=loop, status=status, store=store, clock=clock
+    )
+
+
+def _connect(declarations: Declarations, resources: Resources) -> None:
+    """Make operations on datasets change the resources that declare them."""
+    declared = DeclaredDatasets(resources=resources)
+    declarations.is_declared = declared.is_declared
+    declarations.rename = declared.rename
+    declarations.request_removal = declared.request_removal
 
 
 def _keep(keys: KeyStore) -> Callable[[Mapping[str, PrivateKey]], None]:
