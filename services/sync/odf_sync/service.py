@@ -3,12 +3,16 @@
 from functools import partial
 
 from odf_common.adapters.local.key_files import node_key
+from odf_common.adapters.local.secret_key_files import load_secret_keys
 from odf_common.ports.bus import COORDINATOR_REPLIES
+from odf_common.resources.registry import WEBHOOK_TARGET
 from odf_common.service.audit import Audit
 from odf_common.service.connections import trusted_networks
 from odf_common.service.environment import Environment
 from odf_common.service.node_home import require_tenancy
 from odf_common.service.protection import peer_credentials, require_protected
+from odf_common.service.reconcile_loop import ReconcileLoop
+from odf_common.service.remote_resources import RemoteResources
 from odf_common.service.request_reply import Replies
 from odf_common.service.run import Service
 from odf_common.service.settings import MULTI_TENANT, Settings
@@ -26,9 +30,10 @@ from odf_sync.search import OwnDatasets, Search
 from odf_sync.transfer.local_copy import Privacy
 from odf_sync.transfer.partial_files import keep_swept
 from odf_sync.webhooks.deliveries import Deliveries
-from odf_sync.webhooks.sender import WebhookSender
+from odf_sync.webhooks.sender import WebhookPoster, WebhookSender
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 from odf_sync.webhooks.webhook_store import WebhookStore
+from odf_sync.webhooks.webhook_targets import WebhookTargets
 
 
 def build(env: Environment) -> Service:
@@ -49,7 +54,7 @@ def build(env: Environment) -> Service:
     peers = _peers(settings)
     ingest = peers.ingest
     served = endpoints(env, settings, authorizer, replies, heads, peers=peers)
-    sender, webhooks = _webhooks(env, heads)
+    sender, webhooks, targets = _webhooks(env, heads)
     logins = RemoteLogins(directory.store)
     return Service(
         name="sync",
@@ -68,6 +73,7 @@ def build(env: Environment) -> Service:
             ingest.end_waits,
             sender.run,
             sender.end,
+            _controllers(settings, targets).run,
             partial(keep_swept, settings.home),
         ),
         audit=audit,
@@ -94,14 +100,25 @@ def _copies(env: Environment, replies: Replies, logins: RemoteLogins, privacy: P
     )
 
 
-def _webhooks(env: Environment, heads: HeadWatch) -> tuple[WebhookSender, WebhookServicer]:
-    home, networks = env.settings.home, trusted_networks(env.settings)
+def _webhooks(env: Environment, heads: HeadWatch) -> tuple[WebhookSender, WebhookServicer, WebhookTargets]:
+    settings, networks = env.settings, trusted_networks(env.settings)
+    key = partial(node_key, settings.home / "keys")
     deliveries = Deliveries(
-        WebhookStore(home),
-        env.catalog,
-        env.states,
-        node_key=partial(node_key, home / "keys"),
+        WebhookStore(settings.home), env.catalog, env.states, node_key=key, clock=env.clock
+    )
+    poster = WebhookPoster(networks, env.clock)
+    targets = WebhookTargets(
+        networks=networks,
+        poster=poster,
+        secret_keys=lambda: load_secret_keys(settings.home, settings.resource_keys_file),
+        node_key=key,
         clock=env.clock,
     )
-    sender = WebhookSender(deliveries, heads, networks)
-    return sender, WebhookServicer(deliveries, sender, env.catalog, networks)
+    sender = WebhookSender(deliveries, heads, poster)
+    return sender, WebhookServicer(deliveries, sender, env.catalog, targets), targets
+
+
+def _controllers(settings: Settings, targets: WebhookTargets) -> ReconcileLoop:
+    coordinator = settings.required("coordinator_grpc")
+    resources = RemoteResources("sync", coordinator, peer_credentials(settings, coordinator))
+    return ReconcileLoop(resources, {str(WEBHOOK_TARGET.uri): targets})

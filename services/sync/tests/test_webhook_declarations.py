@@ -23,7 +23,7 @@ from odf_sync.http.head_events import HeadWatch
 from odf_sync.webhooks import webhook_store as store_module
 from odf_sync.webhooks import webhook_store as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries, Look
-from odf_sync.webhooks.sender import WebhookSender
+from odf_sync.webhooks.sender import WebhookPoster, WebhookSender
 from odf_sync.webhooks.webhook_store import (
     FILE,
     Delivery,
@@ -165,8 +165,9 @@ def test_a_damaged_database_is_named_and_the_file_is_private(home: Path, receive
 
 def test_an_address_is_checked_again_when_it_is_connected_to() -> None:
     def connecting(networks: Networks) -> socket.socket:
-        sender = WebhookSender(cast("Any", None), cast("Any", None), networks)
-        return sender._socket((socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80)))
+        return WebhookPoster(networks, ManualClock())._socket(
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 80))
+        )
 
     with pytest.raises(AddressForbidden):
         connecting(Networks())
@@ -207,7 +208,10 @@ def test_each_webhook_has_one_task_which_ends_with_it() -> None:
     clock = ManualClock()
     hooks = [replace(a_hook(HookEvent.HEAD), delivery=replace(pending, next_ms=clock.ms + 10**6))]
     deliveries = SimpleNamespace(clock=clock, store=SimpleNamespace(all=lambda: tuple(hooks)))
-    sender, session = WebhookSender(cast("Any", deliveries), HeadWatch(), Networks()), cast("Any", None)
+    sender, session = (
+        WebhookSender(cast("Any", deliveries), HeadWatch(), WebhookPoster(Networks(), clock)),
+        cast("Any", None),
+    )
 
     async def reconcile() -> bool:
         tasks: dict[str, asyncio.Task[None]] = {}

@@ -17,6 +17,7 @@ from odf_testing.clocks import ManualClock
 
 from odf_common.adapters.local.key_files import node_key
 from odf_common.adapters.local.stores import LocalRefStore
+from odf_common.adapters.networks import Networks
 from odf_common.errors import Unavailable
 from odf_common.ports.store import CatalogEntry
 from odf_sync.webhooks import sender as sender_module
@@ -380,7 +381,7 @@ def test_nothing_of_a_failure_is_left_once_its_event_is_delivered_or_withdrawn()
     ],
 )
 def test_only_2xx_is_a_success_and_only_410_is_final(status: int, outcome: Outcome | str) -> None:
-    sender = sender_module.WebhookSender(cast("Any", SimpleNamespace(clock=ManualClock())), *UNUSED)
+    sender = sender_module.WebhookPoster(Networks(), ManualClock())
     expected = Outcome(error=outcome) if isinstance(outcome, str) else outcome
     assert sender._outcome(status, "") == expected
 

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from odf_common.adapters.local.catalog import LocalCatalog
 from odf_common.adapters.local.key_files import node_key
+from odf_common.adapters.local.secret_key_files import load_secret_keys
 from odf_common.adapters.local.stores import LocalBlobStore, LocalRefStore
 from odf_common.adapters.networks import Networks
 from odf_common.chain.walk import iterate
@@ -34,9 +35,10 @@ from odf_common.service.run import resume_after_faults
 from odf_sync.http.head_events import HeadWatch
 from odf_sync.webhooks import webhook_store as webhook_module
 from odf_sync.webhooks.deliveries import Deliveries
-from odf_sync.webhooks.sender import WebhookSender
+from odf_sync.webhooks.sender import WebhookPoster, WebhookSender
 from odf_sync.webhooks.webhook_servicer import WebhookServicer
 from odf_sync.webhooks.webhook_store import WebhookStore
+from odf_sync.webhooks.webhook_targets import WebhookTargets
 
 VECTOR = Path(__file__).parents[3] / "tests" / "vectors" / "datasets" / "cities.population"
 CHAIN = tuple(
@@ -194,7 +196,15 @@ def running(home: Path, networks: Networks = LOOPBACK) -> Iterator[Node]:
     catalog, refs, heads = LocalCatalog(home), LocalRefStore(home), HeadWatch()
     states = ChainStates(LocalBlobStore(home), refs, NoStateCache())
     deliveries = Deliveries(WebhookStore(home), catalog, states, node_key=lambda: node_key(home / "keys"))
-    sender = WebhookSender(deliveries, heads, networks)
+    poster = WebhookPoster(networks, deliveries.clock)
+    sender = WebhookSender(deliveries, heads, poster)
+    targets = WebhookTargets(
+        networks=networks,
+        poster=poster,
+        secret_keys=lambda: load_secret_keys(home),
+        node_key=lambda: node_key(home / "keys"),
+        clock=deliveries.clock,
+    )
     stop = threading.Event()
     threads = [
         threading.Thread(target=work, args=(stop,), daemon=True)
@@ -203,7 +213,7 @@ def running(home: Path, networks: Networks = LOOPBACK) -> Iterator[Node]:
     for thread in threads:
         thread.start()
     try:
-        yield Node(home, catalog, refs, heads, WebhookServicer(deliveries, sender, catalog, networks))
+        yield Node(home, catalog, refs, heads, WebhookServicer(deliveries, sender, catalog, targets))
     finally:
         stop.set()
         for thread in threads:

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from odf_common.resources.registry import DATASET, SECRET_SET, SOURCE, VARIABLE_SET, Types
+from odf_common.resources.registry import DATASET, SECRET_SET, SOURCE, VARIABLE_SET, WEBHOOK_TARGET, Types
 from odf_common.resources.scalar_formats import ResourceId
 from odf_common.service.reconcile_loop import Controller, Json, Report, Work
 from odf_coordinator.resources.attempts import AttemptEnd, Attempts
@@ -12,7 +12,7 @@ from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.store import FencingToken, ResourceStore
 from odf_coordinator.resources.watch import Watch
 
-ELSEWHERE: Final = frozenset((str(SOURCE.uri),))
+ELSEWHERE: Final = frozenset((str(SOURCE.uri), str(WEBHOOK_TARGET.uri)))
 """The `$schema` of types whose controllers are in other services."""
 
 

@@ -24,6 +24,7 @@ from yarl import URL
 
 from odf_common.adapters.networks import AddressForbidden, Networks, open_socket
 from odf_common.errors import OdfError, with_advice
+from odf_common.ports.clock import Clock
 from odf_sync.http.head_events import Bell, HeadWatch
 from odf_sync.webhooks.deliveries import METHOD, Deliveries
 from odf_sync.webhooks.webhook_store import LONGEST_RETRY_MS, Outcome, Webhook
@@ -43,14 +44,79 @@ T = TypeVar("T")
 Tasks = dict[str, asyncio.Task[None]]
 
 
+class WebhookPoster:
+    """Posts one message at a time to a receiver, and connects only to allowed addresses."""
+
+    def __init__(self, networks: Networks, clock: Clock) -> None:
+        """Read `Retry-After` by a clock."""
+        self._networks, self._clock = networks, clock
+
+    def post(self, url: str, body: bytes, headers: dict[str, str]) -> Outcome:
+        """Post a message and return the outcome, for callers without an event loop."""
+
+        async def run() -> Outcome:
+            async with self.session() as session:
+                return await self.attempt(url, body, headers, session)
+
+        return asyncio.run(run())
+
+    async def attempt(
+        self, url: str, body: bytes, headers: dict[str, str], session: aiohttp.ClientSession
+    ) -> Outcome:
+        """Post a message; the outcome has the reason of a failure."""
+        try:
+            async with (
+                asyncio.timeout(ATTEMPT_SECONDS),
+                session.request(
+                    METHOD, URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
+                ) as answer,
+            ):
+                return self._outcome(answer.status, answer.headers.get(RETRY_AFTER, ""))
+        except (aiohttp.ClientError, OSError, ValueError, AddressForbidden) as error:
+            return Outcome(error=_reason(error))
+
+    def _outcome(self, status: int, retry_after: str) -> Outcome:
+        if status in SUCCESS:
+            return Outcome()
+        return Outcome(
+            error=f"status {status}" + ("; redirects are not followed" if status in REDIRECTS else ""),
+            pause_ms=pause_ms(retry_after, self._clock.now().ms),
+            is_unwanted=status == HTTPStatus.GONE,
+        )
+
+    def session(self) -> aiohttp.ClientSession:
+        """Return a session whose connections are checked."""
+        connector = aiohttp.TCPConnector(
+            limit=0,  # one connection per webhook at most
+            force_close=True,
+            use_dns_cache=False,
+            resolver=aiohttp.ThreadedResolver(),
+            happy_eyeballs_delay=None,
+            socket_factory=self._socket,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            headers=HEADERS,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=aiohttp.ClientTimeout(total=None),  # `attempt` limits the whole
+        )
+
+    def _socket(self, target: aiohttp.AddrInfoType) -> socket.socket:
+        """Return a socket for an address that is about to be connected to; raises `AddressForbidden`."""
+        address = target[4]
+        self._networks.require(str(address[0]), str(address[0]))
+        return open_socket(target)
+
+
 class WebhookSender:
     """The tasks of all webhooks."""
 
-    def __init__(self, deliveries: Deliveries, heads: HeadWatch, networks: Networks) -> None:
-        """Connect only to allowed addresses."""
+    def __init__(self, deliveries: Deliveries, heads: HeadWatch, poster: WebhookPoster) -> None:
+        """Post by `poster`."""
         self._deliveries = deliveries
         self._heads = heads
-        self._networks = networks
+        self._poster = poster
         self._changes: Bell | None = None
         self._threads = ThreadPoolExecutor(STORE_THREADS, "webhooks")
 
@@ -73,7 +139,7 @@ class WebhookSender:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(NAME_THREADS, "webhook-names"))
         self._changes = changes = Bell()
         tasks: Tasks = {}
-        async with self._session() as session:
+        async with self._poster.session() as session:
             while True:
                 changes.clear()
                 if stop.is_set():
@@ -121,58 +187,11 @@ class WebhookSender:
         if look is None or look.body is None:
             return None if look is None else look.hook
         headers = await self._in_thread(self._deliveries.headers, look.hook, look.body)
-        outcome = await self._attempt(look.hook.url, look.body, headers, session)
+        outcome = await self._poster.attempt(look.hook.url, look.body, headers, session)
         return await self._in_thread(self._deliveries.settle, look.hook, outcome)
-
-    async def _attempt(
-        self, url: str, body: bytes, headers: dict[str, str], session: aiohttp.ClientSession
-    ) -> Outcome:
-        """Post an event."""
-        try:
-            async with (
-                asyncio.timeout(ATTEMPT_SECONDS),
-                session.request(
-                    METHOD, URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
-                ) as answer,
-            ):
-                return self._outcome(answer.status, answer.headers.get(RETRY_AFTER, ""))
-        except (aiohttp.ClientError, OSError, ValueError, AddressForbidden) as error:
-            return Outcome(error=_reason(error))
-
-    def _outcome(self, status: int, retry_after: str) -> Outcome:
-        if status in SUCCESS:
-            return Outcome()
-        return Outcome(
-            error=f"status {status}" + ("; redirects are not followed" if status in REDIRECTS else ""),
-            pause_ms=pause_ms(retry_after, self._deliveries.clock.now().ms),
-            is_unwanted=status == HTTPStatus.GONE,
-        )
 
     async def _in_thread(self, call: Callable[..., T], *args: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
-
-    def _session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(
-            limit=0,  # one connection per webhook at most
-            force_close=True,
-            use_dns_cache=False,
-            resolver=aiohttp.ThreadedResolver(),
-            happy_eyeballs_delay=None,
-            socket_factory=self._socket,
-        )
-        return aiohttp.ClientSession(
-            connector=connector,
-            headers=HEADERS,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` limits the whole
-        )
-
-    def _socket(self, target: aiohttp.AddrInfoType) -> socket.socket:
-        """Return a socket for an address that is about to be connected to; raises `AddressForbidden`."""
-        address = target[4]
-        self._networks.require(str(address[0]), str(address[0]))
-        return open_socket(target)
 
     def _delay_seconds(self, hook: Webhook) -> float:
         # A clock that was set back must not suspend a webhook.

@@ -7,20 +7,19 @@ from typing import Final
 import grpc
 from yarl import URL
 
-from odf_common.adapters.networks import Networks
 from odf_common.errors import InvalidInput, Unavailable
 from odf_common.ports.store import Catalog, require_entry
 from odf_common.proto.odf.node.v1 import webhooks_pb2 as pb
 from odf_common.proto.odf.node.v1 import webhooks_pb2_grpc
 from odf_sync.webhooks.deliveries import Deliveries
+from odf_sync.webhooks.receiver import parse_receiver, request_target
 from odf_sync.webhooks.sender import WebhookSender
 from odf_sync.webhooks.webhook_store import HookEvent, Webhook
+from odf_sync.webhooks.webhook_targets import WebhookTargets, target_in
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["Webhooks"].full_name
 ED25519, HMAC_SHA256 = "ed25519", "hmac-sha256"
 ALGORITHMS: Final = (ED25519, HMAC_SHA256)
-SCHEMES: Final = ("http", "https")
-MAX_URL_CHARACTERS: Final = 2000
 ID_BYTES: Final = 8
 WEBHOOK_SECRET_BYTES: Final = 32
 
@@ -29,14 +28,15 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
     """Serves the webhooks of a node."""
 
     def __init__(
-        self, deliveries: Deliveries, sender: WebhookSender, catalog: Catalog, networks: Networks
+        self, deliveries: Deliveries, sender: WebhookSender, catalog: Catalog, targets: WebhookTargets
     ) -> None:
         """Add webhooks to the store of `deliveries`, for hosts that the node may connect to."""
         self._deliveries = deliveries
         self._store = deliveries.store
         self._sender = sender
         self._catalog = catalog
-        self._networks = networks
+        self._networks = targets.networks
+        self._targets = targets
 
     def AddWebhook(self, request: pb.AddWebhookRequest, _: grpc.ServicerContext) -> pb.AddWebhookReply:
         """Add a webhook; it is posted the head at once."""
@@ -44,13 +44,13 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
         algorithm = request.algorithm or ED25519
         if algorithm not in ALGORITHMS:
             raise InvalidInput(where="algorithm", text=f"expected one of {', '.join(ALGORITHMS)}")
-        url = _url(request.url)
+        url = parse_receiver(request.url)
         self._require_allowed(url)
         hook = Webhook(
             id=secrets.token_hex(ID_BYTES),
             dataset=entry.dataset_id,
             alias=entry.alias,
-            url=_text(url),
+            url=request_target(url),
             events=_events(request.events),
             secret=secrets.token_urlsafe(WEBHOOK_SECRET_BYTES) if algorithm == HMAC_SHA256 else None,
             created_ms=self._deliveries.clock.now().ms,
@@ -71,6 +71,19 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
         self._store.remove(request.id)
         self._sender.notice_change()
         return pb.DeleteWebhookReply()
+
+    def CallWebhook(self, request: pb.CallWebhookRequest, _: grpc.ServicerContext) -> pb.CallWebhookReply:
+        """Post one message to a target, once."""
+        outcome = self._targets.post(
+            target_in(request.target),
+            request.payload,
+            delivery=request.delivery_id,
+            attempt=request.attempt,
+            event=request.event_type,
+        )
+        return pb.CallWebhookReply(
+            error=outcome.error, is_unwanted=outcome.is_unwanted, pause=outcome.pause_ms
+        )
 
     def _require_allowed(self, url: URL) -> None:
         """Raise `AddressForbidden` or `Unavailable` unless the host has addresses that the node may connect to.
@@ -102,29 +115,6 @@ class WebhookServicer(webhooks_pb2_grpc.WebhooksServicer):
             next_attempt=delivery.next_ms if delivery.is_pending and delivery.failures else None,
             error=delivery.error,
         )
-
-
-def _url(text: str) -> URL:
-    """Parse where to post to; raises `InvalidInput`."""
-    if len(text) > MAX_URL_CHARACTERS:
-        raise InvalidInput(where="url", text=f"longer than {MAX_URL_CHARACTERS} characters")
-    try:
-        url = URL(text)
-    except ValueError as error:
-        raise InvalidInput(where="url", text=str(error)) from error
-    if url.scheme not in SCHEMES or not url.raw_host:
-        raise InvalidInput(where="url", text="expected http://HOST/… or https://HOST/…")
-    if url.raw_user is not None or url.raw_password is not None:
-        raise InvalidInput(
-            where="url", text="without user and password: the receiver recognizes the node by the signature"
-        )
-    return url.with_fragment(None)
-
-
-def _text(url: URL) -> str:
-    """Return a URL as it is requested, with a path."""
-    text = str(url)
-    return text + "/" if text == str(url.origin()) else text
 
 
 def _events(names: Iterable[str]) -> frozenset[HookEvent]:
