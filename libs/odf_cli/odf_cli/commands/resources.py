@@ -330,7 +330,8 @@ def _await_settled(results: Iterable[Mapping[str, Any]], seconds: float) -> None
             document = json.loads(_get(result["type"], result["id"], "").json)
             status = document["status"]
             is_observed = status.get("observedGeneration") == document["headers"]["generation"]
-            if (is_observed and status["phase"] in SETTLED) or time.monotonic() > end:
+            is_settled = is_observed and status["phase"] in SETTLED and not _is_retried(status)
+            if is_settled or time.monotonic() > end:
                 break
             time.sleep(POLL_SECONDS)
         if status["phase"] != "Ready" or not is_observed:
@@ -338,6 +339,11 @@ def _await_settled(results: Iterable[Mapping[str, Any]], seconds: float) -> None
             remark(f"{result['type']}:{result['name']} is {status['phase']}{_reason(status)}")
     if failed:
         sys.exit(ExitCode.FAILED)
+
+
+def _is_retried(status: Mapping[str, Any]) -> bool:
+    """Return whether another attempt follows by itself, such as when what it needs appears."""
+    return any("retryAt" in condition for condition in status["conditions"].values())
 
 
 def _reason(status: Mapping[str, Any]) -> str:
