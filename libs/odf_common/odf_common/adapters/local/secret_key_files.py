@@ -4,6 +4,8 @@ The node creates the one in its home, mode 0600. It creates no other one: where 
 would be encrypted by keys that are nowhere else.
 """
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ from odf_common.resources.secret_keys import SecretKeys
 FILE: Final = "resources.jwks"  # never a dataset's key: those begin with fed01
 MAX_BYTES: Final = 1 << 20
 _LOCK: Final = ".lock"
+_PARSED: Final[dict[Path, tuple[tuple[int, ...], SecretKeys]]] = {}
 
 
 class NoSecretKeys(Unavailable):
@@ -44,23 +47,48 @@ def rotate_secret_keys(home: Path, configured: Path | None = None) -> SecretKeys
     Stored secrets are encrypted by the older keys until each is rewrapped. A file that several machines have a copy of
     is rotated on one of them, and copied to the others before that uses it.
     """
+    return _replace(home, configured, SecretKeys.rotated)
+
+
+@translating_os_errors
+def drop_former_keys(home: Path, configured: Path | None = None) -> SecretKeys:
+    """Keep the current key of each type only, and return them; raises as `load_secret_keys`.
+
+    What is encrypted by the others does not open any more.
+    """
+    return _replace(home, configured, SecretKeys.current)
+
+
+def _replace(home: Path, configured: Path | None, change: Callable[[SecretKeys], SecretKeys]) -> SecretKeys:
     load_secret_keys(home, configured)
     file = configured or home / "keys" / FILE
     with durable.lock_file(file.with_name(file.name + _LOCK)):
-        keys = _read(file).rotated()
+        keys = change(_read(file))
         durable.write(file, keys.text().encode(), mode=durable.PRIVATE)
     return keys
 
 
 def _read(file: Path) -> SecretKeys:
+    """Return the keys in a file; unless it was replaced since, those that were read from it before.
+
+    To check a key of type RSA takes half a second.
+    """
+    version: tuple[int, ...] = ()
     try:
         with open_file(file) as opened:
+            status = os.fstat(opened.fileno())
+            version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            former = _PARSED.get(file)
+            if former is not None and former[0] == version:
+                return former[1]
             text = opened.read(MAX_BYTES).decode()
     except FileNotFoundError as error:
         raise NoSecretKeys(what=str(file)) from error
     except UnicodeDecodeError:
         text = ""  # its error would quote a key
     try:
-        return SecretKeys.parse(text)
+        keys = SecretKeys.parse(text)
     except InvalidInput as error:
         raise InvalidInput(text=error.text, where=str(file)) from error
+    _PARSED[file] = (version, keys)
+    return keys
