@@ -90,6 +90,7 @@ def build(env: Environment) -> Service:
             resources.loop.run,
             resources.run_purge,
             resources.status.run,
+            resources.rotation.resume,
         ),
     )
 

@@ -4,15 +4,14 @@ import os
 import random
 import signal
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
+from odf_testing.killed_children import fork, is_survivor, kill_before
 from odf_testing.resources import ALICE, SECRETS, a_resource
-from sqlalchemy import Engine, event
 
 from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import (
@@ -31,7 +30,6 @@ from odf_coordinator.resources.store import (
 Open = Callable[[], SqlResourceStore]
 SIZE = 5  # resources of a batch, which removes an older one
 KILLS = 12
-FAILED = 1
 
 
 @pytest.fixture(params=["file", "postgresql"])
@@ -53,26 +51,6 @@ def write_batch(store: ResourceStore, batch: str) -> None:
             transaction.remove(last, 2)
         new = [a_resource(f"{batch}.{n}", labels={"batch": batch}) for n in range(SIZE)]
         transaction.save([Change(resource=it, events=[created], references=[reference]) for it in new])
-
-
-def fork(work: Callable[[], None]) -> int:
-    """Run a function in another process; return its id."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        work()
-    except BaseException:  # noqa: BLE001 - the test shows it
-        traceback.print_exc()
-        os._exit(FAILED)
-    os._exit(0)
-
-
-def is_survivor(child: int) -> bool:
-    """Wait for a process, and return whether it was not killed; fails if it failed."""
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) in (0, -signal.SIGKILL)
-    return status == 0
 
 
 def check(store: ResourceStore) -> None:
@@ -100,18 +78,6 @@ def all_events(snapshot: Snapshot, after: Position = START) -> list[ResourceEven
     while page := snapshot.events_after(found[-1].position if found else after):
         found += page
     return found
-
-
-def kill_before(statement: int) -> None:
-    """Kill this process before its n-th statement; a commit and a rollback count as one."""
-    numbers = count()
-
-    def step(*_: object) -> None:
-        if next(numbers) == statement:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        event.listen(Engine, name, step)
 
 
 def test_a_kill_at_any_statement_leaves_the_batch_or_nothing(open_store: Open) -> None:

@@ -1,4 +1,4 @@
-"""Secrets of resources: `odf secret encrypt` encrypts one for a manifest, with the public key of a node."""
+"""Secrets of resources: `odf secret encrypt` encrypts one for a manifest, `odf secret rotate` replaces the keys."""
 
 import sys
 from contextlib import suppress
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import click
 
 from odf_cli import clients
-from odf_cli.output import echo
+from odf_cli.output import echo, output_option, print_object, remark
 from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import STDIN, absolute_url, enter_secret, read_limited, shown_name
 from odf_common.adapters.local.secrets import MAX_SECRET_BYTES
@@ -22,7 +22,7 @@ MAX_KEYS_BYTES: Final = 64 * 1024
 
 @click.group("secret", cls=CommandGroup)
 def secret_command() -> None:
-    """Encrypt secrets for manifests, which can then be stored and shared.
+    """Encrypt secrets for manifests, which can then be stored and shared; replace the node's keys.
 
     \b
     Example:
@@ -60,6 +60,31 @@ def encrypt(*, url: str | None, file: str | None, account: str | None) -> None:
     except InvalidInput as error:
         raise InvalidInput(text=error.text, where=where) from error
     echo(encrypt_for_node(_secret(), key, account))
+
+
+@secret_command.command("rotate")
+@click.option("--drop-former", is_flag=True, help="Add no keys, but drop the former ones.")
+@output_option
+def rotate(*, drop_former: bool, output: str) -> None:
+    """Replace the keys that encrypt the secrets of this node, and encrypt all stored secrets by the new ones.
+
+    Resources do not change by it. Former keys stay in the file, so that manifests with secrets that clients encrypted
+    to them, and backups, can still be applied. With --drop-former they are dropped, after no stored secret needs them:
+    such manifests have to be encrypted again.
+
+    \b
+    Example:
+      odf secret rotate
+      odf secret rotate --drop-former
+    """
+    from odf_common.proto.odf.node.v1.resources_pb2 import RotateSecretKeysRequest
+
+    with clients.resources() as resources:
+        request = RotateSecretKeysRequest(drop_former=drop_former)
+        done = resources.RotateSecretKeys(request, timeout=clients.STREAM_TIMEOUT_SECONDS)
+    for name in done.unreadable:
+        remark(f"{name} has a secret that no key opens; apply it again")
+    print_object({"key": done.kid, "secrets": done.rewrapped, "keys": done.keys}, output)
 
 
 def _secret() -> str:

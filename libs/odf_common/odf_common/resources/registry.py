@@ -85,6 +85,7 @@ CORE_TYPES: Final = (
     PERSISTENT_VOLUME,
     WEBHOOK_TARGET,
 )
+WITH_SECRETS: Final = (ACCOUNT, SECRET_SET, WEBHOOK_TARGET)
 # Labels whose values are checked, by the name of the enum that has them.
 LABEL_VALUES: Final[Mapping[TypeUri, tuple[str, ...]]] = {
     TypeUri(context="dataset", name="DatasetKind"): tuple(kind.name for kind in DatasetKind)

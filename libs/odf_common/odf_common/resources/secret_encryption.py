@@ -57,7 +57,7 @@ def accept_secret(
 
     Raises `InvalidJwe`, or `InvalidInput` for another encoding and for a secret that is too long.
     """
-    if given == stored and given.content_encoding == JWE_ENCODING:
+    if stored is not None and _is_stored(given, stored, place, keys):
         return stored
     secret = _clear_text(given, place, keys)
     if stored is not None:
@@ -65,6 +65,17 @@ def accept_secret(
             if are_equal(secret, decrypt_at_rest(stored.value, place, keys)):
                 return stored
     return WrittenSecret(value=encrypt_at_rest(secret, place, keys), content_encoding=JWE_ENCODING)
+
+
+def _is_stored(given: WrittenSecret, stored: WrittenSecret, place: SecretPlace, keys: SecretKeys) -> bool:
+    """Return whether a JWE is the stored one, or that one before it was rewrapped by another key."""
+    if given == stored:
+        return given.content_encoding == JWE_ENCODING
+    if given.content_encoding == JWE_ENCODING:
+        with suppress(InvalidJwe):
+            former = decrypt_at_rest(given.value, place, keys)
+            return are_equal(former, decrypt_at_rest(stored.value, place, keys))
+    return False
 
 
 def accept_password(

@@ -72,6 +72,11 @@ class SecretKeys:
         """Return these keys and a new one of each type, which is current from then on."""
         return type(self)((*type(self).new().keys, *self.keys))
 
+    def current(self) -> Self:
+        """Return the current key of each type."""
+        firsts = (self.of_type(OctKey)[:1], self.of_type(ECKey)[:1], self.of_type(RSAKey)[:1])
+        return type(self)(tuple(key for first in firsts for key in first))
+
     def of_type(self, kind: type[KeyOfType]) -> tuple[KeyOfType, ...]:
         """Return the keys of a type, the current one first."""
         return tuple(key for key in self.keys if isinstance(key, kind))

@@ -19,7 +19,7 @@ from odf_common.resources.conditions import (
 )
 from odf_common.resources.failures import FailureClass, retry_delay_ms
 from odf_common.resources.phases import Cause, Phase, end_of_attempt, next_phase
-from odf_common.resources.registry import ACCOUNT, SECRET_SET, WEBHOOK_TARGET
+from odf_common.resources.registry import WITH_SECRETS
 from odf_common.resources.scalar_formats import ResourceId, TypeUri
 from odf_common.service.reconcile_loop import LeaseHeld
 from odf_coordinator.resources import documents
@@ -40,7 +40,7 @@ log = structlog.stdlib.get_logger(__name__)
 
 CONTROLLER: Final = "controller"
 IN_USE: Final = "in-use"
-_WITH_SECRETS: Final = frozenset(str(kind.uri) for kind in (SECRET_SET, WEBHOOK_TARGET, ACCOUNT))
+_WITH_SECRETS: Final = frozenset(str(kind.uri) for kind in WITH_SECRETS)
 Conditions = Mapping[str, StatusCondition]
 
 

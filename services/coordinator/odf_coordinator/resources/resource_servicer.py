@@ -21,6 +21,7 @@ from odf_coordinator.resources.attempts import AttemptEnd, Attempts
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import etag, type_id
+from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.store import (
     Cursor,
     FencingToken,
@@ -39,9 +40,12 @@ FROM_NOW: Final = -1
 class ResourceServicer(ResourcesServicer):
     """Serves the resources of a node."""
 
-    def __init__(self, resources: Resources, attempts: Attempts, watch: Watch) -> None:
-        """Serve use cases, the attempts of controllers, and changes as they happen."""
+    def __init__(
+        self, resources: Resources, attempts: Attempts, watch: Watch, rotation: SecretRotation
+    ) -> None:
+        """Serve use cases, the attempts of controllers, changes as they happen, and rotations of keys."""
         self._resources, self._attempts, self._watch = resources, attempts, watch
+        self._rotation = rotation
 
     def ApplyResources(
         self, request: pb.ApplyResourcesRequest, _: grpc.ServicerContext
@@ -185,6 +189,18 @@ class ResourceServicer(ResourcesServicer):
         )
         token = FencingToken(request.token)
         return pb.EndAttemptReply(retry_after=self._attempts.end(ResourceId(request.id), token, end))
+
+    def RotateSecretKeys(
+        self, request: pb.RotateSecretKeysRequest, _: grpc.ServicerContext
+    ) -> pb.RotateSecretKeysReply:
+        """Encrypt secrets by new keys, or drop former ones."""
+        done = self._rotation.drop_former() if request.drop_former else self._rotation.rotate()
+        return pb.RotateSecretKeysReply(
+            kid=done.keys.keys[0].kid,
+            rewrapped=done.number,
+            unreadable=done.unreadable,
+            keys=len(done.keys.keys),
+        )
 
     def _reply(self, found: StoredResource) -> pb.ResourceReply:
         kind = self._resources.types().of_schema(found.schema)

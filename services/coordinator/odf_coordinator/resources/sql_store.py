@@ -41,6 +41,7 @@ from odf_coordinator.resources.store import (
     LeaseLost,
     NameConflict,
     RegisteredType,
+    ResourceEvent,
     RevisionMoved,
     StoredResource,
 )
@@ -79,12 +80,17 @@ class SqlTransaction(SqlSnapshot):
         self._new_names |= {name_key(it.name) for it in saved if _has_new_name(it, before.get(it.id))}
         return saved
 
+    def rewrite(self, resource: StoredResource) -> None:
+        self._update(resource, document=canonical_json(resource.document))
+        self.has_erased = True
+
+    def rewrite_payload(self, event: ResourceEvent) -> None:
+        is_event = EVENTS.c.position == event.position
+        self.connection.execute(update(EVENTS).where(is_event).values(payload=canonical_json(event.payload)))
+        self.has_erased = True
+
     def remove(self, resource: StoredResource, now_ms: int) -> None:
-        is_stored = (RESOURCES.c.id == resource.id) & (RESOURCES.c.revision == resource.revision)
-        empty = {"did": None, "document": "{}", "labels": "{}", "finalizers": "[]", "removed_ms": now_ms}
-        statement = update(RESOURCES).where(STORED, is_stored).values(**empty)
-        if self.connection.execute(statement).rowcount == 0:
-            raise _revision_moved(resource, self._rows([resource.id]).get(resource.id))
+        self._update(resource, did=None, document="{}", labels="{}", finalizers="[]", removed_ms=now_ms)
         for column in (LABELS.c.resource, REFERENCES.c.resource, LEASES.c.resource):
             self._replace(column, [resource.id], [])
         self.has_erased = True
@@ -133,6 +139,12 @@ class SqlTransaction(SqlSnapshot):
             double = self.connection.execute(statement.having(func.count() > 1).limit(1)).first()
             if double is not None:
                 raise NameConflict(type=double.type, account=double.scope or None, name=double.name_key)
+
+    def _update(self, resource: StoredResource, **values: object) -> None:
+        is_stored = (RESOURCES.c.id == resource.id) & (RESOURCES.c.revision == resource.revision)
+        statement = update(RESOURCES).where(STORED, is_stored).values(**values)
+        if self.connection.execute(statement).rowcount == 0:
+            raise _revision_moved(resource, self._rows([resource.id]).get(resource.id))
 
     def _rows(self, ids: Sequence[ResourceId]) -> dict[ResourceId, Row[Any]]:
         """Return the stored rows of resources, and of removed ones."""

@@ -338,6 +338,15 @@ class Transaction(Snapshot, Protocol):
         Raises `RevisionMoved` or `LeaseLost` before anything of these changes is written.
         """
 
+    def rewrite(self, resource: StoredResource) -> None:
+        """Replace the document by one that means the same, so that its revision stays and no event tells of it.
+
+        Raises `RevisionMoved`.
+        """
+
+    def rewrite_payload(self, event: ResourceEvent) -> None:
+        """Replace the payload of an event by one that means the same."""
+
     def remove(self, resource: StoredResource, now_ms: int) -> None:
         """Replace a resource by its tombstone; its events stay. Raises `RevisionMoved`."""
 

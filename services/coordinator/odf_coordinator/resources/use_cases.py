@@ -149,9 +149,9 @@ class Resources:
     def _apply_once(
         self, subject: Subject, manifests: Sequence[ResourceManifest], batch: Batch, types: Types
     ) -> tuple[Outcome, ...]:
-        pre_apply = self.pre_apply()
         now_ms = self.clock.now().ms
         with self.store.transaction() as transaction:
+            pre_apply = self.pre_apply()  # here, so that no transaction after a rotation uses the former keys
             caller = writer_of(transaction, subject, self.clock)
             tools = Tools(
                 types=types,

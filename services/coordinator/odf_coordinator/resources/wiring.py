@@ -3,12 +3,17 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from odf_common.adapters.local.secret_key_files import load_secret_keys
+from odf_common.adapters.local.secret_key_files import (
+    drop_former_keys,
+    load_secret_keys,
+    rotate_secret_keys,
+)
 from odf_common.errors import OdfError
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
@@ -24,6 +29,7 @@ from odf_coordinator.resources.dataset_lookups import CatalogDatasets, DeclaredD
 from odf_coordinator.resources.dataset_status import DatasetStatus
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.resource_servicer import ResourceServicer
+from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import ResourceStore
 from odf_coordinator.resources.use_cases import Resources
@@ -43,6 +49,7 @@ class NodeResources:
     servicer: ResourceServicer
     loop: ReconcileLoop
     status: DatasetStatus
+    rotation: SecretRotation
     store: ResourceStore
     clock: Clock
 
@@ -85,9 +92,21 @@ def build_resources(
     attempts.requested = loop.request
     _connect(names.claims.declarations, resources)
     creator.committer.listen(status.on_committed)
-    servicer = ResourceServicer(resources, attempts, watch)
+    rotation = SecretRotation(
+        store=store,
+        load=partial(load_secret_keys, home, keys_file),
+        add=partial(rotate_secret_keys, home, keys_file),
+        drop=partial(drop_former_keys, home, keys_file),
+    )
+    servicer = ResourceServicer(resources, attempts, watch, rotation)
     return NodeResources(
-        resources=resources, servicer=servicer, loop=loop, status=status, store=store, clock=clock
+        resources=resources,
+        servicer=servicer,
+        loop=loop,
+        status=status,
+        rotation=rotation,
+        store=store,
+        clock=clock,
     )
 
 

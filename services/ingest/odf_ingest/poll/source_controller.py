@@ -54,7 +54,7 @@ class SourceController:
         self._require_allowed(definition, account)
         for name, plain in config.items():
             handle = Handle.from_plain(plain)
-            config_value(handle, self._reader(account), self.keys(), f"spec.config.{name}")
+            config_value(handle, self._reader(account), self.keys, f"spec.config.{name}")
         return {}
 
     def finalize(self, resource: Json) -> None:
@@ -64,7 +64,7 @@ class SourceController:
         """Return a source with the values that its sets have now; raises as `reconcile`."""
         account = resource["headers"]["account"]["name"]
         self._require_allowed(polling_definition(source_spec(resource)), account)
-        return polled_source(resource, self._reader(account), self.keys())
+        return polled_source(resource, self._reader(account), self.keys)
 
     def _reader(self, account: str) -> ReadSet:
         def read(handle: Handle) -> Json:

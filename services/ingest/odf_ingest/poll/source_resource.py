@@ -90,7 +90,7 @@ def template_names(spec: specs.SourceSpec) -> frozenset[str]:
     return frozenset(names)
 
 
-def polled_source(document: Json, read_set: ReadSet, keys: SecretKeys) -> PolledSource:
+def polled_source(document: Json, read_set: ReadSet, keys: Callable[[], SecretKeys]) -> PolledSource:
     """Return a source that is ready to be polled, with the values that its sets have now."""
     spec = source_spec(document)
     config = {
@@ -106,8 +106,13 @@ def polled_source(document: Json, read_set: ReadSet, keys: SecretKeys) -> Polled
     )
 
 
-def config_value(handle: Handle, read_set: ReadSet, keys: SecretKeys, where: str) -> TemplateValue:
-    """Return a value of a set; raises `InvalidInput` naming `where` if the set has none at the path."""
+def config_value(
+    handle: Handle, read_set: ReadSet, keys: Callable[[], SecretKeys], where: str
+) -> TemplateValue:
+    """Return a value of a set; raises `InvalidInput` naming `where` if the set has none at the path.
+
+    The keys are loaded after the set was read, so they have the one that it was encrypted by.
+    """
     document = read_set(handle)
     is_secret = document["$schema"] == str(SECRET_SET.uri)
     assert handle.path is not None
@@ -120,20 +125,21 @@ def config_value(handle: Handle, read_set: ReadSet, keys: SecretKeys, where: str
     return TemplateValue(text, is_secret=is_secret)
 
 
-def _values(document: Json, keys: SecretKeys, *, is_secret: bool) -> dict[str, str]:
+def _values(document: Json, keys: Callable[[], SecretKeys], *, is_secret: bool) -> dict[str, str]:
     spec, headers = document["spec"], document["headers"]
     if not is_secret:
         return {
             name: value if isinstance(value, str) else value["value"]
             for name, value in spec["variables"].items()
         }
+    loaded = keys()
     return {
         name: decrypt_at_rest(
             secret["value"],
             SecretPlace(
                 account=headers["account"]["name"], resource=headers["id"], path=f"spec.secrets.{name}"
             ),
-            keys,
+            loaded,
         )
         for name, secret in spec["secrets"].items()
     }
