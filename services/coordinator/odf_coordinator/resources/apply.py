@@ -17,13 +17,13 @@ from odf_common.resources.resource_manifests import InvalidManifests, Problem, R
 from odf_common.resources.scalar_formats import Did, ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.changes import Outcome, outcome_of
+from odf_coordinator.resources.dataset_identity import DatasetInputs, did_of
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import Desired, ImmutableField, ManifestDraft, Prepare, problem_of
 from odf_coordinator.resources.lookups import (
     ExistingDatasets,
     account_named,
     account_of,
-    dataset_alias,
     find_account,
     handle_of,
     is_account,
@@ -178,7 +178,7 @@ class _Batch:
         if found is not None and found.deleted_ms is not None:
             raise BeingDeleted(what=f"{manifest.type.short_name} {manifest.name}")
         if manifest.type is DATASET:
-            did = self._dataset_did(manifest, owner, did)
+            did = did_of(manifest, owner, did, self._state, self._tools.datasets) or self._tools.new_did()
         return ManifestDraft(manifest=manifest, owner=owner, stored=found, id=identity, did=did)
 
     def _account(self, manifest: ResourceManifest) -> StoredResource | None:
@@ -198,48 +198,6 @@ class _Batch:
     def _new_did(self, manifest: ResourceManifest) -> Did:
         given = manifest.spec.get("did")
         return self._tools.new_did() if given is None else Did.parse(given)
-
-    def _dataset_did(self, manifest: ResourceManifest, owner: AccountHandle, stored: Did | None) -> Did:
-        """Return the DID of a dataset: of one that exists and is adopted, or a new one."""
-        datasets = self._tools.datasets
-        alias = dataset_alias(owner.name, manifest.name.text)
-        named, given = datasets.id_of(alias), manifest.spec.get("did")
-        did = (
-            stored or (None if given is None else Did.parse(given)) or (None if named is None else Did(named))
-        )
-        if named is not None and named != did:
-            text, hint = (
-                f"the name belongs to dataset {named}",
-                "choose another name, or rename that one first",
-            )
-            raise InvalidInput(text=text, where="headers.name", hint=hint)
-        if stored is not None:
-            return stored
-        if did is None:
-            return self._tools.new_did()
-        self._require_adoptable(manifest, did, alias)
-        return did
-
-    def _require_adoptable(self, manifest: ResourceManifest, did: Did, alias: str) -> None:
-        """Raise `InvalidInput` unless a dataset of the account is of the kind, and no other resource declares it."""
-        datasets = self._tools.datasets
-        named, kind = datasets.alias_of(did), datasets.kind_of(did)
-        if (
-            kind is None
-            or named is None
-            or named.rpartition("/")[0].lower() != alias.rpartition("/")[0].lower()
-        ):
-            hint = "remove `did` to create a dataset, or pull that one first"
-            raise InvalidInput(text=f"this node has no dataset {did}", where="spec.did", hint=hint)
-        other = self._state.by_did(type_id(DATASET.uri), did)
-        if other is not None and other.deleted_ms is None:
-            text = f"the resource Dataset:{other.name} declares it already"
-            raise InvalidInput(
-                text=text, where="spec.did", hint=f"remove `did`, or apply with `id: {other.id}`"
-            )
-        if kind != manifest.spec["kind"]:
-            hint = f"write `kind: {kind}`, or choose another name"
-            raise InvalidInput(text=f"the dataset {alias} exists and is {kind}", where="spec.kind", hint=hint)
 
     def _owner(self, manifest: ResourceManifest) -> AccountHandle:
         ref = manifest.account or self._options.account
@@ -306,6 +264,8 @@ class _Batch:
         )
         draft.spec = dict(resolver.resolve(kind, draft.manifest.spec))
         draft.warnings, draft.rebound = resolver.warnings, resolver.rebound
+        inputs = DatasetInputs(self._drafts, self._state, self._tools.datasets, self._caller)
+        draft.warnings += inputs.check(draft, problems)
         self._problems += [problem_of(draft.manifest, error) for error in problems]
 
     def _prepare(self, draft: ManifestDraft) -> None:

@@ -19,7 +19,6 @@ from odf_common.metadata.events import (
     SetPollingSource,
     SetTransform,
     SetVocab,
-    TransformInput,
 )
 from odf_common.ports.store import DatasetUnknown
 from odf_common.resources.conditions import CHAIN_STATE, NOTICE, TRUE, condition_code
@@ -34,7 +33,7 @@ from odf_coordinator.resources.attempts import IN_USE
 from odf_coordinator.resources.dataset_checks import locate_in_spec, snapshot_of
 from odf_coordinator.resources.dataset_status import DatasetStatus, chain_condition
 from odf_coordinator.resources.documents import Json
-from odf_coordinator.resources.lookups import NODE_ACCOUNT, dataset_alias
+from odf_coordinator.resources.lookups import dataset_alias, input_alias
 from odf_coordinator.resources.use_cases import DELETION_POLICY, FORCED, RETAIN
 
 # Definitions that no event takes back; a schema may also be the engine's.
@@ -101,6 +100,8 @@ class DatasetController:
             key = self._key(declared) if entry is None else generate()
             draft = Draft(written=None, snapshot=snapshot, dataset_id=declared.dataset, key=key)
             handle = self.creator.put(draft)
+        if entry is None:
+            self.status.wake_due()
         return {str(CHAIN_STATE): chain_condition(handle), str(NOTICE): _notice(handle, snapshot.metadata)}
 
     def finalize(self, resource: Json) -> None:
@@ -140,7 +141,10 @@ class DatasetController:
         return replace(snapshot, metadata=events)
 
     def _with_ids(self, event: SetTransform, declared: Declared) -> SetTransform:
-        inputs = tuple(_qualified(input_, declared.account) for input_ in event.inputs)
+        inputs = tuple(
+            replace(input_, dataset_ref=input_alias(input_.dataset_ref, declared.account))
+            for input_ in event.inputs
+        )
         try:
             return resolve(replace(event, inputs=inputs), {}, self._datasets.catalog)
         except DatasetUnknown as error:
@@ -155,17 +159,6 @@ class DatasetController:
         except DatasetUnknown:
             return False
         return True
-
-
-def _qualified(input_: TransformInput, account: Name) -> TransformInput:
-    """Return an input whose name is an alias of this node: names without account are of the resource's own."""
-    ref = input_.dataset_ref
-    own, slash, name = ref.partition("/")
-    if slash and own.lower() == NODE_ACCOUNT.key:
-        return replace(input_, dataset_ref=name)
-    if not slash and not ref.startswith("did:"):
-        return replace(input_, dataset_ref=dataset_alias(account, ref))
-    return input_
 
 
 def _notice(handle: DatasetHandle, events: Sequence[KnownEvent]) -> Json | None:

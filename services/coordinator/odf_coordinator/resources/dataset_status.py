@@ -74,17 +74,20 @@ class DatasetStatus:
     def update(self) -> None:
         """Write the states of chains that have moved, and wake resources whose wait is over; errors are logged."""
         with self._lock:
-            moved, waiting = frozenset(self._moved), tuple(self._waiting.items())
+            moved = frozenset(self._moved)
             self._moved.clear()
         try:
-            self._wake_due(waiting)
+            self.wake_due()
             self._write(moved)
         except OdfError as error:
             log.warning("the status of datasets cannot be written now", code=error.code, why=str(error))
             with self._lock:
                 self._moved |= moved
 
-    def _wake_due(self, waiting: Iterable[tuple[ResourceId, Callable[[], bool]]]) -> None:
+    def wake_due(self) -> None:
+        """Request attempts for the resources whose wait is over."""
+        with self._lock:
+            waiting = tuple(self._waiting.items())
         for resource, is_due in waiting:
             if is_due():
                 self.end_wait(resource)

@@ -2,6 +2,7 @@
 
 from typing import Final, Protocol
 
+from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
 from odf_common.resources.registry import ACCOUNT, DATASET
@@ -47,6 +48,25 @@ def dataset_alias(account: Name, name: str) -> str:
     return name if account == NODE_ACCOUNT else f"{account}/{name}"
 
 
+def input_alias(ref: str, account: Name) -> str:
+    """Return the alias of an input of a query in a resource of an account; an id as it is.
+
+    Names without an account are of the resource's own.
+    """
+    own, slash, name = ref.partition("/")
+    if slash and own.lower() == NODE_ACCOUNT.key:
+        return name
+    return ref if slash or ref.startswith("did:") else dataset_alias(account, ref)
+
+
+def require_free_alias(datasets: ExistingDatasets, alias: str, did: str | None) -> None:
+    """Raise `InvalidInput` if an alias belongs to another dataset."""
+    named = datasets.id_of(alias)
+    if named is not None and named != did:
+        hint = "choose another name, or rename that dataset first"
+        raise InvalidInput(text=f"the dataset {alias} exists", where="headers.name", hint=hint)
+
+
 def handle_of(resource: StoredResource) -> Handle:
     """Return the handle of a stored resource."""
     return Handle(
@@ -87,13 +107,11 @@ def account_named(state: Snapshot, name: str) -> StoredResource | None:
     return state.by_name(type_id(ACCOUNT.uri), None, name)
 
 
-def dataset_named(state: Snapshot, text: str, owner: AccountHandle) -> StoredResource | None:
-    """Return the Dataset that a reference in a query means; None if it is none of this node."""
+def dataset_named(state: Snapshot, alias: str) -> StoredResource | None:
+    """Return the resource of the dataset that has an alias or id; None if it has none."""
     kind = type_id(DATASET.uri)
-    if text.startswith("did:"):
-        return state.by_did(kind, text)
-    account, slash, name = text.rpartition("/")
-    if slash and "/" not in account:
-        found = account_named(state, account)
-        return None if found is None else state.by_name(kind, found.id, name)
-    return None if slash else state.by_name(kind, owner.id, name)
+    if alias.startswith("did:"):
+        return state.by_did(kind, alias)
+    account, _, name = alias.rpartition("/")
+    found = account_named(state, account or NODE_ACCOUNT.text)
+    return None if found is None else state.by_name(kind, found.id, name)

@@ -1,14 +1,16 @@
 """The order in which manifests of a batch depend on each other; cycles are refused."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from odf_common.errors import InvalidInput
-from odf_common.resources.registry import Types
+from odf_common.resources.references import AccountHandle
+from odf_common.resources.registry import DATASET, ResourceType, Types
 from odf_common.resources.resource_manifests import InvalidManifests
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.draft import ManifestDraft, problem_of
-from odf_coordinator.resources.lookups import dataset_named
+from odf_coordinator.resources.lookups import account_of, dataset_alias, dataset_named, input_alias
 from odf_coordinator.resources.resolution import dataset_inputs
 from odf_coordinator.resources.store import (
     Snapshot,
@@ -57,7 +59,12 @@ class _Edges:
     def __init__(self, drafts: Sequence[ManifestDraft], state: Snapshot, types: Types) -> None:
         self._drafts = {draft.id: draft for draft in drafts}
         self._state, self._types = state, types
-        self._by_alias = {draft.manifest.name.key: draft for draft in drafts if _is_dataset(draft)}
+        datasets = [draft for draft in drafts if draft.manifest.type is DATASET]
+        self._by_alias = {
+            key: draft
+            for draft in datasets
+            for key in (dataset_alias(draft.owner.name, draft.manifest.name.key).lower(), draft.did)
+        }
 
     def drafts(self, node: ResourceId) -> list[ManifestDraft]:
         """Return the draft of a resource, if it is in the batch."""
@@ -67,30 +74,42 @@ class _Edges:
         """Return the resources that one refers to, in the order of its references."""
         draft = self._drafts.get(node)
         if draft is None:
-            return [ResourceId(ref.id) for ref in self._state.references_from(node) if ref.id is not None]
+            found = [ResourceId(ref.id) for ref in self._state.references_from(node) if ref.id is not None]
+            return found + self._stored_inputs(node)
         kind, spec = draft.manifest.type, draft.spec
-        found = [] if kind.spec is None else documents.references_in(kind.spec, spec).values()
-        targets = [plain["id"] for _, plain in found if isinstance(plain, Mapping) and "id" in plain]
-        targets += self._inputs(draft)
+        references = [] if kind.spec is None else documents.references_in(kind.spec, spec).values()
+        targets = [plain["id"] for _, plain in references if isinstance(plain, Mapping) and "id" in plain]
+        targets += self._inputs(kind, spec, draft.owner)
         if draft.owner.id != node and draft.owner.id in self._drafts:
             targets.insert(0, draft.owner.id)
         return [ResourceId(target) for target in targets]
 
-    def _inputs(self, draft: ManifestDraft) -> list[str]:
-        found: list[str] = []
-        for _, text in dataset_inputs(draft.manifest.type, draft.spec):
-            target = dataset_named(self._state, text, draft.owner)
-            in_batch = self._by_alias.get(text.rpartition("/")[2].lower())
-            if in_batch is not None:
-                found.append(in_batch.id)
+    def _stored_inputs(self, node: ResourceId) -> list[ResourceId]:
+        stored = self._state.by_id(node)
+        if stored is None:
+            return []
+        kind = self._types.of_schema(stored.schema)
+        return self._inputs(kind, stored.document["spec"], account_of(stored))
+
+    def _inputs(self, kind: ResourceType, spec: Mapping[str, Any], owner: AccountHandle) -> list[ResourceId]:
+        """Return the resources of the datasets that a query reads: those of the batch, else those of the store."""
+        found = []
+        for _, text in dataset_inputs(kind, spec):
+            alias = input_alias(text, owner.name)
+            drafted = self._by_alias.get(alias.lower())
+            target = None if drafted is not None else dataset_named(self._state, alias)
+            if drafted is not None:
+                found.append(drafted.id)
             elif target is not None:
-                found.append(ResourceId(target.id))
+                found.append(target.id)
         return found
 
     def refuse_cycle(self, cycle: Sequence[ResourceId]) -> None:
-        """Raise `InvalidManifests` with the path of a cycle."""
+        """Raise `InvalidManifests` with the path of a cycle, unless the batch has no part in it."""
         names = " → ".join(self._name(node) for node in cycle)
-        first = next(self._drafts[node] for node in cycle if node in self._drafts)
+        first = next((self._drafts[node] for node in cycle if node in self._drafts), None)
+        if first is None:  # names have closed it since
+            return
         error = ReferenceCycle(text=f"references lead in a circle: {names}", where="spec")
         raise InvalidManifests(problems=(problem_of(first.manifest, error),))
 
@@ -100,7 +119,3 @@ class _Edges:
             return f"{draft.manifest.type.short_name}:{draft.manifest.name}"
         stored = self._state.by_id(node)
         return node if stored is None else f"{self._types.of_schema(stored.schema).short_name}:{stored.name}"
-
-
-def _is_dataset(draft: ManifestDraft) -> bool:
-    return draft.manifest.type.uri.name == "Dataset"

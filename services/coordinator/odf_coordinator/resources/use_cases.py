@@ -9,7 +9,7 @@ import structlog
 from odf_common.errors import Conflict, InvalidInput, Refused
 from odf_common.ports.clock import Clock
 from odf_common.resources.references import AccountHandle, AccountRef
-from odf_common.resources.registry import ACCOUNT, ResourceType, Types
+from odf_common.resources.registry import ACCOUNT, DATASET, ResourceType, Types
 from odf_common.resources.resource_manifests import (
     InvalidManifests,
     ResourceManifest,
@@ -29,8 +29,11 @@ from odf_coordinator.resources.lookups import (
     ExistingDatasets,
     NoDatasets,
     account_named,
+    account_of,
+    dataset_alias,
     find_account,
     handle_of,
+    require_free_alias,
 )
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.store import (
@@ -268,6 +271,9 @@ class Resources:
             self._require_writable(caller, found)
             if found.name == new_name.text:
                 return found
+            if found.schema == str(DATASET.uri):
+                alias = dataset_alias(account_of(found).name, new_name.text)
+                require_free_alias(self.datasets, alias, found.did)
             change = rename(found, new_name, self.clock.now().ms, caller.account.id)
             (stored,) = transaction.save([change])
             self._pin_references(transaction, (stored,), self.clock.now().ms, subject)
