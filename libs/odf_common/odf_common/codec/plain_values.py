@@ -8,6 +8,7 @@ and, for an unknown key, the nearest known one.
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 from functools import cache, partial
@@ -41,6 +42,10 @@ from odf_common.metadata.scalars import ExtraAttributes, Timestamp
 
 T = TypeVar("T")
 EXTENSION: Final = "Ext"  # the kind of a member that its `$schema` selects
+BARE_UNIONS: Final = frozenset({"DataType", "EventTimeSource", "SourceCaching"})
+"""Unions of which a member may be a tag alone in resources; in manifests of events every union has it."""
+EXTRA_KEY: Final = "[a-zA-Z0-9.-]+/[a-zA-Z0-9_-]+"
+"""Pattern of the names of attributes in resources."""
 UNKNOWN: Final = "Unknown"  # the kind of an event that this version cannot read
 
 
@@ -92,13 +97,20 @@ def union_from_plain(union: OneOf, plain: object, where: str = "") -> Any:
     return _Reader().member(union, plain, where)
 
 
-def read_all(shape: Shape, plain: object, where: str, problems: list[InvalidInput]) -> Any:
+def read_all(
+    shape: Shape,
+    plain: object,
+    where: str,
+    problems: list[InvalidInput],
+    contradiction: Callable[[object], str | None] = lambda _: None,
+) -> Any:
     """Return the value of a shape that `plain` describes; or None, after every error was appended to `problems`.
 
-    Tags are accepted in their canonical spelling only.
+    It is stricter than other readers: tags in their canonical spelling only, no null, no meanings of former versions.
+    `contradiction` returns what is wrong with a part whose fields are valid alone.
     """
     found: list[InvalidInput] = []
-    value = _Reader(found).item(shape, plain, where)
+    value = _Reader(found, contradiction).item(shape, plain, where)
     problems += found
     return None if found else value
 
@@ -143,8 +155,12 @@ def _member_of(union: OneOf, plain: Mapping[str, Any]) -> type:
 class _Reader:
     """Reads plain values; given a list of problems, it continues after errors, and accepts only canonical tags."""
 
-    def __init__(self, problems: list[InvalidInput] | None = None) -> None:
-        self._problems = problems
+    def __init__(
+        self,
+        problems: list[InvalidInput] | None = None,
+        contradiction: Callable[[object], str | None] = lambda _: None,
+    ) -> None:
+        self._problems, self._contradiction = problems, contradiction
 
     @property
     def _is_strict(self) -> bool:
@@ -172,7 +188,7 @@ class _Reader:
 
     def _record(self, cls: type, plain: object, where: str, *, ignoring: Collection[str] = ()) -> Any:
         if cls is ExtraAttributes:
-            return _extra(plain, where)
+            return self._extra(plain, where)
         if not isinstance(plain, Mapping):
             raise InvalidInput(text=f"expected a mapping, got {_describe(plain)}", where=where)
         before = len(self._problems or ())
@@ -185,23 +201,44 @@ class _Reader:
                 self.attempt(partial(_refuse_missing, camel(field.name), where))
         if len(self._problems or ()) > before:
             return None
-        return cls(**values)
+        value = cls(**values)
+        if text := self._contradiction(value):
+            raise InvalidInput(text=text, where=where)
+        return value
+
+    def _extra(self, plain: object, where: str) -> ExtraAttributes:
+        for key in plain if self._is_strict and isinstance(plain, Mapping) else ():
+            if not re.fullmatch(EXTRA_KEY, key):
+                text = f"expected a name such as example.com/unit, got {key!r}"
+                raise InvalidInput(text=text, where=child(where, key))
+        return _extra(plain, where)
 
     def _entry(self, cls: type, values: dict[str, Any], key: str, content: object, where: str) -> None:
         field = _field_for(cls, key, content, where)
+        name = camel(field.name)
+        if self._is_strict and name != key:
+            raise InvalidInput(
+                text=f"{key!r} of this form is called {name!r}", where=child(where, key), hint=name
+            )
         if field.name in values:
             raise InvalidInput(text=f"{key!r} is also given under another name", where=where)
         if content is None and field.is_optional:
+            is_json = isinstance(field.shape, Spelled) and field.shape.name == "json"
+            if self._is_strict and not is_json:
+                raise InvalidInput(text="null is no value; leave the key out", where=child(where, key))
             return
         values[field.name] = None  # it is given, even if it is wrong
         values[field.name] = self._value(field.shape, content, child(where, key))
 
     def member(self, union: OneOf, plain: object, where: str) -> Any:
         """Return the member of `union` that `plain` describes."""
-        if isinstance(plain, str):
+        if isinstance(plain, str) and (not self._is_strict or union.prefix in BARE_UNIONS):
             plain = {"kind": plain}  # short form of members without required fields
         if not isinstance(plain, Mapping):
-            raise InvalidInput(text=f"expected a mapping with 'kind', got {_describe(plain)}", where=where)
+            text, hint = f"expected a mapping with 'kind', got {_describe(plain)}", ""
+            if isinstance(plain, str):
+                hint = f"{{kind: {plain}}}"
+            raise InvalidInput(text=text, where=where, hint=hint)
         tag = plain.get("kind")
         if not isinstance(tag, str):
             text = f"'kind' is missing; expected one of {_keys_text(_tags(union))}"

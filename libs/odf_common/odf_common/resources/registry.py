@@ -39,7 +39,7 @@ class ResourceType:
     def read_spec(self, plain: object, problems: list[InvalidInput]) -> Any:
         """Return the typed spec, or as it is for a registered type; None after problems, with paths below `spec`."""
         if self.spec is not None:
-            return read_all(self.spec, plain, "spec", problems)
+            return read_all(self.spec, plain, "spec", problems, specs.contradiction_in)
         assert self.check is not None
         before = len(problems)
         self.check(plain, problems)

@@ -211,7 +211,7 @@ def _read_headers(plain: object, types: Types, errors: list[InvalidInput]) -> di
     headers = {}
     for key, read in readers.items():
         try:
-            headers[key] = read(plain[key]) if plain.get(key) is not None else None
+            headers[key] = read(plain[key]) if key in plain else None
         except InvalidInput as error:
             where = child("headers", key) + (f".{error.where}" if error.where else "")
             errors.append(error.with_facts(where=where))

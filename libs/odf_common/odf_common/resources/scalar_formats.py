@@ -97,7 +97,7 @@ class ByteSize(int):
     __slots__ = ()
 
     @classmethod
-    def parse(cls, value: str | int) -> Self:
+    def parse(cls, value: object) -> Self:
         """Read an integer, or a number and a decimal or binary unit in any case; raises `InvalidInput`."""
         size = _parse_size(value)
         if size is None or not 0 <= size <= MAX_UINT64:
@@ -113,9 +113,9 @@ class ByteSize(int):
         return "{}{}".format(*min(exact, key=lambda pair: pair[0])) if self else "0B"
 
 
-def _parse_size(value: str | int) -> Fraction | None:
+def _parse_size(value: object) -> Fraction | None:
     if not isinstance(value, str):
-        return None if isinstance(value, bool) else Fraction(value)
+        return Fraction(value) if isinstance(value, int) and not isinstance(value, bool) else None
     match = _SIZE.fullmatch(value.strip())
     unit = match and _SIZE_UNITS.get(match[2].lower())
     return Fraction(match[1]) * unit if match and unit else None
