@@ -18,6 +18,7 @@ from odf_common.codec.model_schema import (
     EnumShape,
     Field,
     Integer,
+    Leaf,
     MapOf,
     OneOf,
     Shape,
@@ -82,13 +83,13 @@ def about(name: str) -> str:
     """Return one sentence on what the schema describes."""
     match name:
         case "DatasetSnapshot":
-            return _doc(DatasetSnapshot)
+            return first_paragraph(DatasetSnapshot)
         case "MetadataBlock":
-            return _doc(MetadataBlock)
+            return first_paragraph(MetadataBlock)
         case "MetadataEvent":
             return "The content of a block: one of the metadata events."
         case _:
-            return _doc(_EVENTS[name])
+            return first_paragraph(_EVENTS[name])
 
 
 def _manifest(kind: str, versions: tuple[int, ...], content: Shape) -> Schema:
@@ -96,10 +97,11 @@ def _manifest(kind: str, versions: tuple[int, ...], content: Shape) -> Schema:
     if isinstance(content, TableShape) and union_with(content.of):
         shape = {"anyOf": _in_union((content.of,))}
     properties = {"kind": {"const": kind}, "version": {"enum": list(versions)}, "content": shape}
-    return _object(properties, properties)
+    return closed_object(properties, properties)
 
 
-def _object(properties: Mapping[str, Any], required: Iterable[str]) -> Schema:
+def closed_object(properties: Mapping[str, Any], required: Iterable[str]) -> Schema:
+    """Return the schema of an object that has no other properties."""
     return {
         "type": "object",
         "properties": dict(properties),
@@ -137,7 +139,7 @@ def _fields(cls: type) -> tuple[Field, ...]:
 
 
 def _table(cls: type) -> Schema:
-    described: Schema = {"title": cls.__name__, "description": _doc(cls)}
+    described: Schema = {"title": cls.__name__, "description": first_paragraph(cls)}
     if cls is ExtraAttributes:
         return described | {"type": "object"}
     union = union_with(cls)
@@ -145,7 +147,7 @@ def _table(cls: type) -> Schema:
     properties |= {camel(field.name): _field(cls, field) for field in fields_of(cls)}
     optional = {camel(field.name) for field in fields_of(cls) if field.is_optional}
     required = [key for key in properties if key not in optional]
-    return described | _object(properties, required) | _not_said_twice(cls)
+    return described | closed_object(properties, required) | _not_said_twice(cls)
 
 
 def _field(cls: type, field: Field) -> Schema:
@@ -177,7 +179,24 @@ def _or_null(accepted: list[Schema]) -> Schema:
             return {"anyOf": [*accepted, _NULL]}
 
 
-def _shape(shape: Shape) -> Schema:  # noqa: C901 - one case for each shape
+def _shape(shape: Shape) -> Schema:
+    match shape:
+        case EnumShape(of=of):
+            return _tags(choice.name for choice in of)
+        case TableShape(of=of):
+            return {"$ref": f"#/$defs/{of.__name__}"}
+        case OneOf(members=members):
+            return {"anyOf": _in_union(members)}
+        case Vector(of=inner):
+            return {"type": "array", "items": _shape(inner)}
+        case MapOf():
+            raise TypeError(shape)  # only in resources
+        case _:
+            return leaf_schema(shape)
+
+
+def leaf_schema(shape: Leaf) -> Schema:
+    """Return the schema of a scalar that events may have."""
     match shape:
         case Integer(width=width):
             bits = 8 * width.size
@@ -187,20 +206,12 @@ def _shape(shape: Shape) -> Schema:  # noqa: C901 - one case for each shape
             return {"type": "boolean"}
         case Text():
             return {"type": "string"}
-        case EnumShape(of=of):
-            return _tags(choice.name for choice in of)
         case Bytes(of=of):
             return _octets(of)
         case TimestampShape():
             # No `format`: its checkers refuse some times that RFC 3339 and the decoder allow.
             return {"type": "string", "pattern": f"^{RFC3339_TIME.pattern}$"}
-        case TableShape(of=of):
-            return {"$ref": f"#/$defs/{of.__name__}"}
-        case OneOf(members=members):
-            return {"anyOf": _in_union(members)}
-        case Vector(of=inner):
-            return {"type": "array", "items": _shape(inner)}
-        case MapOf() | Spelled():
+        case Spelled():
             raise TypeError(shape)  # only in resources
 
 
@@ -228,5 +239,6 @@ def _tags(tags: Iterable[str]) -> Schema:
     return {"type": "string", "enum": list(dict.fromkeys(way for tag in tags for way in tag_spellings(tag)))}
 
 
-def _doc(cls: type) -> str:
+def first_paragraph(cls: type) -> str:
+    """Return the first paragraph of a docstring as one line."""
     return (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")

@@ -118,19 +118,29 @@ def without_condition(
     )
 
 
+def values_of(key: TypeUri) -> tuple[str, ...]:
+    """Return the values that a condition may have."""
+    return _VALUES.get(key, (TRUE, FALSE, UNKNOWN))
+
+
+def codes_of(key: TypeUri) -> tuple[str, ...] | None:
+    """Return the codes that a condition may have; None: any."""
+    return _CODES.get(key)
+
+
 def condition_code(warning: str) -> str:
     """Return the code of a condition for the code of a warning: kebab case for capitals."""
     return _WORD.sub("-", warning).lower()
 
 
 def _check(key: TypeUri, condition: StatusCondition) -> None:
-    values = _VALUES.get(key, (TRUE, FALSE, UNKNOWN))
+    values = values_of(key)
     is_free = key.base != CORE_BASE  # the schema of another organisation's condition decides
     if condition.value not in values and not is_free:
         raise InvalidInput(
             where=key.name, text=f"expected one of {', '.join(values)}, got {condition.value!r}"
         )
-    codes = _CODES.get(key)
+    codes = codes_of(key)
     if codes is not None and condition.code is not None and condition.code not in codes:
         expected = f"one of {', '.join(codes)}" if codes else "no code"
         raise InvalidInput(where=key.name, text=f"expected {expected}, got {condition.code!r}")

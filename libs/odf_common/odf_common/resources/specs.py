@@ -11,12 +11,22 @@ from types import MappingProxyType
 from typing import Annotated, Final
 
 from odf_common.codec.model_schema import Tagged
+from odf_common.metadata.data_schema import (
+    DataTypeDecimal,
+    DataTypeDuration,
+    DataTypeTime,
+    DataTypeTimestamp,
+    TimeUnit,
+)
 from odf_common.metadata.events import (
     DatasetKind,
     DatasetVocabulary,
     KnownEvent,
     MergeStrategy,
     ReadStep,
+    ReadStepCsv,
+    ReadStepJson,
+    ReadStepNdJson,
     Transform,
     TransformInput,
 )
@@ -26,6 +36,8 @@ from odf_common.metadata.fetching import (
     FetchStepFilesGlob,
     FetchStepMqtt,
     FetchStepUrl,
+    MqttQos,
+    MqttTopicSubscription,
     PrepStep,
 )
 from odf_common.metadata.scalars import Strings
@@ -417,3 +429,41 @@ class FlowSpec:
     target: SelectedResources
     triggers: tuple[FlowTrigger, ...]
     tasks: tuple[TaskSpec, ...]
+
+
+# --- rules and defaults -------------------------------------------------------------------------------------------
+
+
+def contradiction_in(part: object) -> str | None:
+    """Return what is wrong with a part whose fields are valid alone; None: nothing."""
+    match part:
+        case DataTypeDecimal(precision=precision, scale=scale) if scale > precision:
+            return f"the scale {scale} is larger than the precision {precision}, the number of all digits"
+        case _ if getattr(part, "schema", None) and getattr(part, "ddl_schema", None):
+            return "`schema` and `ddlSchema` both declare the columns; leave out `ddlSchema`"
+        case _:
+            return None
+
+
+_READ_DEFAULTS: Final = {"date_format": "rfc3339", "encoding": "utf8", "timestamp_format": "rfc3339"}
+_UNIT_DEFAULT: Final = {"unit": TimeUnit.Millisecond}
+# Defaults that the specification has for fields which are optional in blocks.
+BLOCK_DEFAULTS: Final[Mapping[type, Mapping[str, object]]] = MappingProxyType(
+    {
+        ReadStepCsv: {
+            **_READ_DEFAULTS,
+            "separator": ",",
+            "quote": '"',
+            "escape": "\\",
+            "header": False,
+            "infer_schema": False,
+            "null_value": "",
+        },
+        ReadStepJson: _READ_DEFAULTS,
+        ReadStepNdJson: _READ_DEFAULTS,
+        MqttTopicSubscription: {"qos": MqttQos.AtMostOnce},
+        DataTypeDuration: _UNIT_DEFAULT,
+        DataTypeTime: _UNIT_DEFAULT,
+        DataTypeTimestamp: {**_UNIT_DEFAULT, "timezone": "UTC"},
+    }
+)

@@ -2,39 +2,22 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from odf_common.codec.model_schema import Shape, Spelled
 from odf_common.codec.plain_values import map_spelled
 from odf_common.codec.yaml_syntax import child
 from odf_common.identity.dataset_refs import Name
-from odf_common.metadata import events, fetching
 from odf_common.metadata.scalars import Timestamp
 from odf_common.resources.references import AccountHandle, Handle, ReferenceField
 from odf_common.resources.registry import ResourceType
 from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri
 from odf_common.resources.secret_text import MASK
 from odf_common.resources.selectors import Candidate
+from odf_common.resources.specs import BLOCK_DEFAULTS
 from odf_coordinator.resources.store import StoredResource, TypeId
 
 Json = dict[str, Any]
-
-# Defaults that the specification has for fields which are optional in blocks.
-_READ_DEFAULTS: Final = {"date_format": "rfc3339", "encoding": "utf8", "timestamp_format": "rfc3339"}
-_DEFAULTS: Final[Mapping[type, Mapping[str, object]]] = {
-    events.ReadStepCsv: {
-        **_READ_DEFAULTS,
-        "separator": ",",
-        "quote": '"',
-        "escape": "\\",
-        "header": False,
-        "infer_schema": False,
-        "null_value": "",
-    },
-    events.ReadStepJson: _READ_DEFAULTS,
-    events.ReadStepNdJson: _READ_DEFAULTS,
-    fetching.MqttTopicSubscription: {"qos": fetching.MqttQos.AtMostOnce},
-}
 
 
 def type_id(uri: TypeUri) -> TypeId:
@@ -93,7 +76,7 @@ def with_defaults(value: Any) -> Any:
         return {key: with_defaults(item) for key, item in value.items()}
     if not is_dataclass(value) or isinstance(value, type):
         return value
-    defaults = _DEFAULTS.get(type(value), {})
+    defaults = BLOCK_DEFAULTS.get(type(value), {})
     changes = {}
     for field in fields(value):
         content = getattr(value, field.name)
