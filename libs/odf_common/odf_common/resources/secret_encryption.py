@@ -1,4 +1,4 @@
-"""Secrets of resources as JWE (RFC 7516), in its compact form (docs/adr/0089-secrets-are-bound-to-their-place.md).
+"""Secrets of resources as JWE (RFC 7516), in its compact form (docs/adr/0090-secrets-are-bound-to-their-place.md).
 
 A secret arrives in clear text, or as a client has encrypted it to a public key of the node. It is stored encrypted by a
 key of the node, with its resource and path in the authenticated header: copied elsewhere, it does not open.
