@@ -537,3 +537,15 @@ def test_transactions_of_many_threads_take_turns(store: SqlResourceStore) -> Non
         assert state is not None
         assert state.document["spec"] == {"n": 80}
         assert [event.position for event in snapshot.events_after(START)] == list(range(1, 82))
+
+
+def test_notes_of_controllers_are_kept_by_scope_and_key(store: SqlResourceStore) -> None:
+    with store.transaction() as transaction:
+        transaction.save_notes("flow", {"a": {"n": 1}, "b": [None], "c": "text"})
+        transaction.save_notes("other", {"a": 2})
+    with store.transaction() as transaction:
+        transaction.save_notes("flow", {"a": {"n": 3}, "b": None, "unknown": None})
+    with store.read() as snapshot:
+        assert snapshot.notes("flow") == {"a": {"n": 3}, "c": "text"}
+        assert snapshot.notes("flow", ["c", "b"]) == {"c": "text"}
+        assert snapshot.notes("other", []) == {}

@@ -1,5 +1,6 @@
 """Reads of the store of resources."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -11,6 +12,7 @@ from odf_coordinator.resources.sql_tables import (
     LABELS,
     LEASES,
     NODE,
+    NOTES,
     REFERENCES,
     RESOURCE_COLUMNS,
     RESOURCES,
@@ -28,6 +30,7 @@ from odf_coordinator.resources.sql_tables import (
 from odf_coordinator.resources.store import (
     MAX_PAGE,
     Cursor,
+    Json,
     Lease,
     Page,
     Position,
@@ -125,6 +128,11 @@ class SqlSnapshot:
 
     def types(self) -> tuple[RegisteredType, ...]:
         return tuple(map(type_of, self.connection.execute(select(TYPES).order_by(TYPES.c.schema))))
+
+    def notes(self, scope: str, keys: Sequence[str] | None = None) -> Mapping[str, Json]:
+        statement = select(NOTES.c.key, NOTES.c.note).where(NOTES.c.scope == scope)
+        parts = [statement] if keys is None else [statement.where(NOTES.c.key.in_(it)) for it in chunks(keys)]
+        return {row.key: json.loads(row.note) for part in parts for row in self.connection.execute(part)}
 
     def _resources(self, *conditions: ColumnElement[bool]) -> tuple[StoredResource, ...]:
         statement = select(*RESOURCE_COLUMNS).where(STORED, *conditions).order_by(RESOURCES.c.id)

@@ -4,7 +4,7 @@ A transaction writes in bulk, a few statements per call. Positions come from one
 ends; both are sound because only one transaction writes at a time.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from odf_coordinator.resources.sql_tables import (
     EVENTS,
     LABELS,
     LEASES,
+    NOTES,
     REFERENCES,
     RESOURCES,
     STATE,
@@ -38,6 +39,7 @@ from odf_coordinator.resources.store import (
     STATUS_EVENTS,
     Change,
     FencingToken,
+    Json,
     LeaseLost,
     NameConflict,
     RegisteredType,
@@ -130,6 +132,14 @@ class SqlTransaction(SqlSnapshot):
 
     def save_type(self, type: RegisteredType) -> None:
         self._replace(TYPES.c.schema, [type.schema], [type_values(type)])
+
+    def save_notes(self, scope: str, notes: Mapping[str, Json]) -> None:
+        for chunk in chunks(list(notes)):
+            is_replaced = (NOTES.c.scope == scope) & NOTES.c.key.in_(chunk)
+            self.connection.execute(delete(NOTES).where(is_replaced))
+        kept = {key: note for key, note in notes.items() if note is not None}
+        rows = [{"scope": scope, "key": key, "note": canonical_json(note)} for key, note in kept.items()]
+        self._insert(NOTES, rows)
 
     def check_names(self) -> None:
         """Raise `NameConflict` if a name that this transaction has given belongs to two resources."""

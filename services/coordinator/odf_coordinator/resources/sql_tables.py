@@ -123,6 +123,13 @@ TYPES: Final = Table(
     Column("schemas", Text, nullable=False),
     Column("added_ms", BigInteger, nullable=False),
 )
+NOTES: Final = Table(
+    "controller_notes",
+    METADATA,
+    Column("scope", KEY, primary_key=True),
+    Column("key", KEY, primary_key=True),
+    Column("note", Text, nullable=False),
+)
 
 Values = dict[str, Any]  # of a row, by column
 _ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)

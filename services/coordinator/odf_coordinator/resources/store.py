@@ -328,6 +328,9 @@ class Snapshot(Protocol):
     def types(self) -> tuple[RegisteredType, ...]:
         """Return the registered types, by `$schema`."""
 
+    def notes(self, scope: str, keys: Sequence[str] | None = None) -> Mapping[str, Json]:
+        """Return the notes of a controller in a scope, by key; `keys`: only these."""
+
 
 class Transaction(Snapshot, Protocol):
     """Changes that take effect together; the names of the final state are compared at its end."""
@@ -371,6 +374,9 @@ class Transaction(Snapshot, Protocol):
 
     def save_type(self, type: RegisteredType) -> None:
         """Add a registered type, or replace the one of the same `$schema`."""
+
+    def save_notes(self, scope: str, notes: Mapping[str, Json]) -> None:
+        """Keep what a controller has to know after a restart, by key, and no one else reads; None removes a note."""
 
 
 class ResourceStore(Protocol):
