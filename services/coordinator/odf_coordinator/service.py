@@ -18,6 +18,7 @@ from odf_common.ports.bus import COORDINATOR_COMMANDS, NOTIFICATIONS
 from odf_common.service.environment import Environment
 from odf_common.service.protection import peer_credentials
 from odf_common.service.run import Service, Subscription
+from odf_common.service.settings import MULTI_TENANT, Settings
 from odf_coordinator.api.bus_handlers import Commands, Notifications
 from odf_coordinator.api.grpc_servicer import Dependencies, register
 from odf_coordinator.catalog.datasets import Datasets, KeyStore, OwnershipCheck, Stalls
@@ -37,6 +38,9 @@ from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Waiting
+from odf_coordinator.resources.flows.flow_servicer import register as register_flows
+from odf_coordinator.resources.flows.flow_wiring import FlowPorts
+from odf_coordinator.resources.flows.node_tasks import NodeTasks, Peer
 from odf_coordinator.resources.resource_servicer import register as register_resources
 from odf_coordinator.resources.wiring import NodeResources, build_resources
 from odf_coordinator.storage import Slices
@@ -54,12 +58,12 @@ def build(env: Environment) -> Service:
     settings = env.settings
     key = node_key(settings.home / "keys")
     log.info("node key", signer=str(SignerId.of_key(key)), signs_blocks=settings.sign_blocks)
-    address = settings.ingest_grpc
-    credentials = None if address is None else peer_credentials(settings, address)
-    parts = assemble(env, IngestClient(address, credentials=credentials))
+    peer = _peer(settings, "ingest", settings.ingest_grpc)
+    ingest = IngestClient(peer.address, credentials=peer.credentials)
+    parts = assemble(env, ingest)
     committer, publisher = parts.creator.committer, parts.collector.claims.publisher
+    resources = _resources(env, parts, ingest)
     committer.listen(publisher.announce)
-    resources = _resources(env, parts)
     return Service(
         name="coordinator",
         subscriptions=(
@@ -87,27 +91,42 @@ def build(env: Environment) -> Service:
             parts.collector.run,
             committer.run,
             parts.scheduler.run,
-            resources.loop.run,
-            resources.run_purge,
-            resources.status.run,
-            resources.rotation.resume,
+            *resources.background,
         ),
     )
 
 
-def _resources(env: Environment, parts: Dependencies) -> NodeResources:
+def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeResources:
     settings = env.settings
+    is_multi_tenant = settings.tenancy == MULTI_TENANT
+    tasks = NodeTasks(
+        puller=parts.puller,
+        poll=ingest.poll,
+        verifier=_peer(settings, "verifier", settings.verifier_grpc),
+        sync=_peer(settings, "sync", settings.sync_grpc),
+        is_multi_tenant=is_multi_tenant,
+    )
     return build_resources(
         settings.home,
         parts.creator,
         parts.names,
+        FlowPorts(tasks=tasks, datasets=parts.datasets, is_multi_tenant=is_multi_tenant),
         url=settings.resources,
         keys_file=settings.resource_keys_file,
     )
 
 
+def _peer(settings: Settings, name: str, address: str | None) -> Peer:
+    credentials = None if address is None else peer_credentials(settings, address)
+    return Peer(name=name, address=address, credentials=credentials)
+
+
 def _register(parts: Dependencies, resources: NodeResources, server: grpc.Server) -> tuple[str, ...]:
-    return (*register(server, parts), *register_resources(server, resources.servicer))
+    return (
+        *register(server, parts),
+        *register_resources(server, resources.servicer),
+        *register_flows(server, resources.flow_servicer),
+    )
 
 
 def assemble(

@@ -88,7 +88,7 @@ class NoIngest:
         self.drained.append(dataset)
         yield 0
 
-    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
+    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
         self.polled.append(dataset)
         yield "fetching"
         if self.poll_error is not None:

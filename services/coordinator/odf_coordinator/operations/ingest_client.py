@@ -28,8 +28,11 @@ T = TypeVar("T")
 class Ingest(Protocol):
     """Commits what a dataset's sources have."""
 
-    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
-        """Iterate until all new data of the polling source is committed; yield its progress."""
+    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
+        """Iterate until all new data of the polling source is committed; yield its progress.
+
+        `source` is the document of a Source resource to poll instead.
+        """
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:
         """Iterate until all messages now in the dataset's sources are committed; yield the number still waiting."""
@@ -48,11 +51,10 @@ class IngestClient:
     _is_there: bool = field(default=True, init=False)
     _channel: grpc.Channel | None = field(default=None, init=False)
 
-    def poll(self, dataset: DatasetId) -> Generator[str, None, None]:
+    def poll(self, dataset: DatasetId, source: bytes = b"") -> Generator[str, None, None]:
         """Iterate until all new data of the polling source is committed; yield its progress."""
-        for progress in self._stream(
-            lambda stub: stub.Poll(PollRequest(ref=str(dataset)), timeout=STREAM_TIMEOUT_SECONDS)
-        ):
+        request = PollRequest(ref=str(dataset), source=source)
+        for progress in self._stream(lambda stub: stub.Poll(request, timeout=STREAM_TIMEOUT_SECONDS)):
             yield progress.stage
 
     def drain(self, dataset: DatasetId) -> Iterator[int]:

@@ -233,7 +233,7 @@ class Puller:
     ) -> Generator[PullProgress, None, None]:
         yield PullProgress(alias=handle.alias, state="running", head=handle.state.head)
         try:
-            yield from self._pull_one(handle, is_wanted, is_explicit=is_explicit)
+            yield from self.pull_one(handle, is_wanted, is_explicit=is_explicit)
         except OdfError as error:
             yield self._failure(handle, error)
         except Exception as error:
@@ -253,9 +253,10 @@ class Puller:
             return failed
         return replace(failed, new_blocks=done.new_blocks, new_records=done.new_records, head=done.head)
 
-    def _pull_one(
+    def pull_one(
         self, handle: DatasetHandle, is_wanted: Callable[[], bool], *, is_explicit: bool
     ) -> Generator[PullProgress, None, None]:
+        """Pull one dataset, and yield its progress; raises what it fails with."""
         late = late_rows(self.datasets.blobs, handle.id)
         is_rebuilt = yield from self._update(handle, is_wanted, is_explicit=is_explicit)
         outcome = self._outcome(handle, is_rebuilt=is_rebuilt)

@@ -8,7 +8,7 @@ from odf_common.codec.model_schema import Spelled
 from odf_common.codec.plain_values import map_spelled
 from odf_common.errors import InvalidInput
 from odf_common.identity.keys import PrivateKey, generate
-from odf_common.resources.registry import DATASET, SOURCE
+from odf_common.resources.registry import DATASET, FLOW, SOURCE
 from odf_common.resources.scalar_formats import Did
 from odf_common.resources.secret_encryption import SecretPlace, accept_password, accept_secret
 from odf_common.resources.secret_keys import SecretKeys
@@ -17,6 +17,7 @@ from odf_common.resources.templates import IN_SOURCE, names_in_strings
 from odf_coordinator.resources.dataset_checks import check_dataset
 from odf_coordinator.resources.documents import Json
 from odf_coordinator.resources.draft import Desired, Prepared
+from odf_coordinator.resources.flow_checks import check_flow, flow_spec
 from odf_coordinator.resources.resolution import ApplyWarning
 
 PASSWORD: Final = "spec.password"  # noqa: S105 - a path
@@ -44,6 +45,8 @@ class PreApply:
         prepared = dict(self._with_secrets(desired, before))
         if desired.did is not None:
             prepared["did"] = desired.did
+        if desired.type is FLOW:
+            check_flow(flow_spec(prepared))
         if desired.type is DATASET:
             check_dataset(prepared, before)
             return Prepared(spec=prepared, labels={"datasetKind": prepared["kind"], "did": desired.did})

@@ -64,14 +64,14 @@ class ResourceServicer(ResourcesServicer):
                 etag=request.etag,
             )
             apply = self._resources.dry_run if request.dry_run else self._resources.apply
-            outcomes = apply(_subject(request.subject), batch)
+            outcomes = apply(subject_of(request.subject), batch)
         except InvalidManifests as error:
             return pb.ApplyResourcesReply(problems=_dump([one.plain() for one in error.problems]))
         return pb.ApplyResourcesReply(results=_dump([outcome_plain(one) for one in outcomes]))
 
     def GetResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Return a resource, and those that refer to it."""
-        subject, wanted = _subject(request.subject), _resource_ref(request)
+        subject, wanted = subject_of(request.subject), _resource_ref(request)
         found = self._resources.get(subject, wanted, is_deleted_too=request.include_deleted)
         reply = self._reply(found)
         users = self._resources.dependents(subject, wanted)
@@ -88,7 +88,7 @@ class ResourceServicer(ResourcesServicer):
                 raise InvalidInput(where="labels", text="labels select resources of one type")
             plain = {"type": request.types[0], "labels": _json(request.labels, "labels"), "account": "%"}
             selector = self._selector(plain)
-        subject = _subject(request.subject)
+        subject = subject_of(request.subject)
         query = Query(
             types=[self._type(name) for name in request.types],
             accounts=self._resources.accounts_named(subject, request.account),
@@ -107,19 +107,19 @@ class ResourceServicer(ResourcesServicer):
 
     def DeleteResource(self, request: pb.DeleteResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Request the deletion of a resource."""
-        subject, wanted = _subject(request.resource.subject), _resource_ref(request.resource)
+        subject, wanted = subject_of(request.resource.subject), _resource_ref(request.resource)
         return self._reply(
             self._resources.delete(subject, wanted, is_forced=request.force, expected=request.etag)
         )
 
     def RenameResource(self, request: pb.RenameResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Give a resource another name."""
-        subject, wanted = _subject(request.resource.subject), _resource_ref(request.resource)
+        subject, wanted = subject_of(request.resource.subject), _resource_ref(request.resource)
         return self._reply(self._resources.rename(subject, wanted, request.name, request.etag))
 
     def ReconcileResource(self, request: pb.GetResourceRequest, _: grpc.ServicerContext) -> pb.ResourceReply:
         """Request another attempt."""
-        found = self._resources.get(_subject(request.subject), _resource_ref(request))
+        found = self._resources.get(subject_of(request.subject), _resource_ref(request))
         self._attempts.request(found.id)
         return self._reply(found)
 
@@ -127,7 +127,7 @@ class ResourceServicer(ResourcesServicer):
         self, request: pb.GetResourceRequest, _: grpc.ServicerContext
     ) -> Iterator[pb.ResourceEventMessage]:
         """Return the events of a resource."""
-        for event in self._resources.history(_subject(request.subject), _resource_ref(request)):
+        for event in self._resources.history(subject_of(request.subject), _resource_ref(request)):
             message = event_message(event)
             message.payload = b"" if event.payload is None else _dump(event.payload)
             yield message
@@ -148,7 +148,7 @@ class ResourceServicer(ResourcesServicer):
         """Stream changes until the call ends."""
         types = frozenset(self._type(name) for name in request.types)
         start = None if request.position == FROM_NOW else Position(request.position)
-        subject = _subject(request.subject)
+        subject = subject_of(request.subject)
         for event, resource in self._watch.changes(start, context.is_active):
             if resource is not None and types and resource.type not in types:
                 continue
@@ -261,7 +261,8 @@ def _documents(file: pb.ManifestFile) -> tuple[WrittenResource, ...]:
     return written_resources(file.text, file.name or None)
 
 
-def _subject(message: pb.ResourceSubject) -> Subject:
+def subject_of(message: pb.ResourceSubject) -> Subject:
+    """Return on whose behalf a request is made."""
     if not message.name and not message.did:
         return Subject()
     return Subject(did=message.did, name=message.name, is_admin=message.is_admin)

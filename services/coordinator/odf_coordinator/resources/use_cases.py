@@ -321,6 +321,11 @@ class Resources:
             raise ResourceNotFound(what=f"account {text}")
         return (found,)
 
+    def require_writable(self, subject: Subject, found: StoredResource) -> None:
+        """Raise `Forbidden` unless a subject may change a resource."""
+        with self.store.read() as snapshot:
+            self._require_writable(caller_of(snapshot, subject, self.clock), found)
+
     def _require_writable(self, caller: NodeCaller, found: StoredResource) -> None:
         owner = found.document["headers"]["account"]
         if not caller.may_write(owner["id"]):

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from odf_coordinator.resources.store import (
     ResourceStore,
     Snapshot,
     StoredResource,
+    Transaction,
     TypeId,
 )
 
@@ -113,6 +115,25 @@ class Watch:
                 with self._store.read() as snapshot:
                     users = snapshot.referring_to(event.resource)
                 yield from (user.id for user in users if user.type in types)
+
+
+class WatchedStore:
+    """A store whose watchers are woken after each commit."""
+
+    def __init__(self, store: ResourceStore, watch: Watch) -> None:
+        """Commit to a store, and notify a watch of it."""
+        self._store, self._watch = store, watch
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """Commit as the store does."""
+        with self._store.transaction() as transaction:
+            yield transaction
+        self._watch.notify()
+
+    def read(self) -> AbstractContextManager[Snapshot]:
+        """Read as the store does."""
+        return self._store.read()
 
 
 def _all(snapshot: Snapshot, types: Collection[TypeId]) -> Iterator[StoredResource]:

@@ -17,6 +17,7 @@ from odf_common.adapters.local.secret_key_files import (
 from odf_common.errors import OdfError
 from odf_common.identity.keys import PrivateKey
 from odf_common.ports.clock import Clock
+from odf_common.resources.registry import FLOW
 from odf_common.service.reconcile_loop import ReconcileLoop
 from odf_coordinator.catalog.datasets import KeyStore
 from odf_coordinator.catalog.declarations import Declarations
@@ -27,13 +28,17 @@ from odf_coordinator.resources.controllers import ELSEWHERE, LocalStore, own_con
 from odf_coordinator.resources.dataset_controller import DatasetController
 from odf_coordinator.resources.dataset_lookups import CatalogDatasets, DeclaredDatasets
 from odf_coordinator.resources.dataset_status import DatasetStatus
+from odf_coordinator.resources.flows.flow_controller import FlowLoop
+from odf_coordinator.resources.flows.flow_servicer import FlowServicer
+from odf_coordinator.resources.flows.flow_use_cases import FlowRuns
+from odf_coordinator.resources.flows.flow_wiring import FlowPorts, build_flows
 from odf_coordinator.resources.pre_apply import PreApply
 from odf_coordinator.resources.resource_servicer import ResourceServicer
 from odf_coordinator.resources.secret_rotation import SecretRotation
 from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import ResourceStore
 from odf_coordinator.resources.use_cases import Resources
-from odf_coordinator.resources.watch import Watch
+from odf_coordinator.resources.watch import Watch, WatchedStore
 
 log = structlog.stdlib.get_logger(__name__)
 
@@ -52,6 +57,13 @@ class NodeResources:
     rotation: SecretRotation
     store: ResourceStore
     clock: Clock
+    flows: FlowLoop
+    flow_servicer: FlowServicer
+
+    @property
+    def background(self) -> tuple[Callable[[threading.Event], None], ...]:
+        """Return the functions that run until the coordinator stops."""
+        return self.loop.run, self.flows.run, self.run_purge, self.status.run, self.rotation.resume
 
     def run_purge(self, stop: threading.Event) -> None:
         """Forget, each hour until stopped, what was removed long ago, and old events of attempts."""
@@ -67,6 +79,7 @@ def build_resources(
     home: Path,
     creator: DatasetCreator,
     names: DatasetNames,
+    flow_ports: FlowPorts,
     *,
     url: str | None = None,
     keys_file: Path | None = None,
@@ -76,7 +89,9 @@ def build_resources(
     watch = Watch(store)
     attempts = Attempts(store=store, clock=clock, changed=watch.notify)
     status = DatasetStatus(datasets, store, attempts)
+    flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
+    controllers[str(FLOW.uri)] = flows.controller
     catalog = CatalogDatasets(datasets=datasets)
     resources = Resources(
         store=store,
@@ -92,6 +107,7 @@ def build_resources(
     attempts.requested = loop.request
     _connect(names.claims.declarations, resources)
     creator.committer.listen(status.on_committed)
+    creator.committer.listen(flows.loop.on_committed)
     rotation = SecretRotation(
         store=store,
         load=partial(load_secret_keys, home, keys_file),
@@ -107,6 +123,8 @@ def build_resources(
         rotation=rotation,
         store=store,
         clock=clock,
+        flows=flows.loop,
+        flow_servicer=FlowServicer(FlowRuns(resources=resources, planner=flows.planner, loop=flows.loop)),
     )
 
 
