@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from odf_common.proto.odf.node.v1.coordinator_pb2_grpc import CoordinatorStub
     from odf_common.proto.odf.node.v1.ingest_pb2 import PollsReply, StuckReply
     from odf_common.proto.odf.node.v1.ingest_pb2_grpc import IngestStub
-    from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
+    from odf_common.proto.odf.node.v1.resources_pb2_grpc import FlowsStub, ResourcesStub
     from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
     from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
     from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
@@ -68,6 +68,13 @@ def resources() -> AbstractContextManager["ResourcesStub"]:
     from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
 
     return _connect(ResourcesStub, "coordinator", None, RESTART_TIMEOUT_SECONDS)
+
+
+def flows() -> AbstractContextManager["FlowsStub"]:
+    """Connect to the flows of the coordinator; calls inside raise `OdfError`."""
+    from odf_common.proto.odf.node.v1.resources_pb2_grpc import FlowsStub
+
+    return _connect(FlowsStub, "coordinator", None, RESTART_TIMEOUT_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

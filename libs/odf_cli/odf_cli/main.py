@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "history": "Show the events of a resource.",
     "reconcile": "Reconcile a resource again.",
     "types": "Show the types of resources.",
+    "flow": "Run flows now, and show their runs.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",
     "log": "Show a dataset's metadata chain.",

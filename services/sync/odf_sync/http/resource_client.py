@@ -11,7 +11,7 @@ from odf_common.adapters.grpc.client import channel, error_of
 from odf_common.adapters.grpc.peer_credentials import PeerCredentials
 from odf_common.errors import OdfError
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
-from odf_common.proto.odf.node.v1.resources_pb2_grpc import ResourcesStub
+from odf_common.proto.odf.node.v1.resources_pb2_grpc import FlowsStub, ResourcesStub
 from odf_sync.http.endpoints import UNAVAILABLE
 
 CALL_SECONDS: Final = 30.0
@@ -32,6 +32,7 @@ STATUSES: Final = {
     "AmbiguousReference": 409,
     "AlreadyApplied": 409,
     "ResourceInUse": 409,
+    "NoSuchTarget": 409,
     "RevisionMoved": 409,
     "PreconditionFailed": 412,
     "TooLarge": 413,
@@ -85,7 +86,8 @@ class ResourceClient:
 
     def __init__(self, address: str, credentials: PeerCredentials = None) -> None:
         """Connect on the first call."""
-        self._stub = ResourcesStub(channel(address, credentials))
+        opened = channel(address, credentials)
+        self._stub, self._flows = ResourcesStub(opened), FlowsStub(opened)
 
     def apply(self, request: pb.ApplyResourcesRequest) -> list[Json]:
         """Return the results of a batch; raises `ResourceProblem`."""
@@ -126,6 +128,14 @@ class ResourceClient:
             self._stub.ListResourceTypes, pb.ListResourceTypesRequest()
         )
         return reply
+
+    def run_flow(self, request: pb.FlowRunsRequest) -> list[Json]:
+        """Start runs of a flow, and return them; raises `ResourceProblem`."""
+        return [json.loads(run) for run in self._call(self._flows.RunFlow, request).runs]
+
+    def flow_runs(self, request: pb.FlowRunsRequest) -> list[Json]:
+        """Return the runs of a flow; raises `ResourceProblem`."""
+        return [json.loads(run) for run in self._call(self._flows.ListFlowRuns, request).runs]
 
     def history(self, request: pb.GetResourceRequest) -> list[pb.ResourceEventMessage]:
         """Return the events of a resource; raises `ResourceProblem`."""

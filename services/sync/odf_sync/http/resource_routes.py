@@ -28,6 +28,7 @@ CONTEXTS: Final = "|".join(sorted({kind.uri.context for kind in CORE_TYPES} | {"
 VERSION_PATTERN: Final = "v[1-9][0-9]*(?:(?:alpha|beta)[1-9][0-9]*)?"
 TYPE: Final = f"/{{context:{CONTEXTS}}}/{{version:{VERSION_PATTERN}}}/{{type:[a-z0-9]+}}"
 ONE: Final = TYPE + "/{ref}"
+RUNS: Final = "/flow/v1alpha1/flow/{ref}/runs"
 RESOURCE: Final = "/resource/v1alpha1"
 ANSWERS: Final = (200, 400, 401, 403, 404, 409, 412, 413, 415, 422, 503)
 OF_ACCOUNT: Final = {"account": "Id, DID or name of an account; by default that of the token."}
@@ -67,7 +68,7 @@ class ResourceRoutes:
                 handler=handler,
                 summary=summary,
                 query=query,
-                body=JSON if method in with_body and not path.endswith("reconcile") else "",
+                body=JSON if method in with_body and not path.endswith(("/reconcile", "/runs")) else "",
                 statuses=(*ANSWERS, 201, 202, 204),
                 refusal_media_types=(PROBLEM_TYPE,),
             )
@@ -104,7 +105,10 @@ class ResourceRoutes:
             "force": "`true`: also if others need it.",
             "cascade": "`foreground` (default): first what it owns; `orphan`: keep that.",
         }
+        of_runs = {**OF_ACCOUNT, "target": "Id, DID or name of a target; by default all."}
         return (
+            ("POST", RUNS, self.run_flow, "Starts runs of a flow now.", of_runs),
+            ("GET", RUNS, self.flow_runs, "The runs of a flow, newest first.", of_runs),
             ("GET", ONE, self.get, "A resource.", viewing),
             ("PUT", ONE, self.put, "Creates or replaces a resource.", OF_ACCOUNT),
             ("PATCH", ONE, self.patch, "Changes a resource by a JSON merge patch.", OF_ACCOUNT),
@@ -246,6 +250,26 @@ class ResourceRoutes:
         """Request another attempt."""
         reply = await asyncio.to_thread(self._client.reconcile, self._resource_ref(request, is_writing=True))
         return _answer(request, json.loads(reply.json), status=202, etag=reply.etag)
+
+    @answering
+    async def run_flow(self, request: web.Request) -> web.StreamResponse:
+        """Start runs of a flow."""
+        call = self._runs_request(request, is_writing=True)
+        return _answer(request, {"items": await asyncio.to_thread(self._client.run_flow, call)}, status=202)
+
+    @answering
+    async def flow_runs(self, request: web.Request) -> web.StreamResponse:
+        """Return the runs of a flow."""
+        call = self._runs_request(request)
+        return _answer(request, {"items": await asyncio.to_thread(self._client.flow_runs, call)})
+
+    def _runs_request(self, request: web.Request, *, is_writing: bool = False) -> pb.FlowRunsRequest:
+        return pb.FlowRunsRequest(
+            subject=self.subject_of(request, is_writing=is_writing),
+            flow=request.match_info["ref"],
+            account=request.query.get("account", ""),
+            target=request.query.get("target", ""),
+        )
 
     async def _read(self, request: web.Request) -> pb.ResourceReply:
         return await asyncio.to_thread(self._client.get, self._resource_ref(request))
