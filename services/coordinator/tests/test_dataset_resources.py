@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import pytest
 from odf_testing.coordinator import Coordinator
+from odf_testing.flow_bench import FakeTasks
 
 from odf_common.chain.walk import iterate
 from odf_common.codec.manifests import event_from_text
@@ -19,6 +20,7 @@ from odf_common.resources.resource_manifests import InvalidManifests, Problem, w
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.changes import Outcome
 from odf_coordinator.resources.documents import Json
+from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.store import StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceInUse, ResourceRef
 from odf_coordinator.resources.wiring import NodeResources, build_resources
@@ -65,7 +67,8 @@ class Bench:
 
     def __init__(self, node: Coordinator) -> None:
         self.node = node
-        self.parts: NodeResources = build_resources(node.home, node.creator, node.names)
+        flow_ports = FlowPorts(tasks=FakeTasks(), datasets=node.datasets)
+        self.parts: NodeResources = build_resources(node.home, node.creator, node.names, flow_ports)
         self.resources = self.parts.resources
 
     def apply(self, *texts: str) -> tuple[Outcome, ...]:

@@ -75,7 +75,11 @@ def flow(
 
 def dataset(name: str, kind: str = "Derivative", labels: str = "{}") -> str:
     """Return a manifest of a dataset."""
-    return f"{{$schema: Dataset, headers: {{name: {name}, labels: {labels}}}, spec: {{kind: {kind}, metadata: []}}}}"
+    query = "transform: {kind: Sql, engine: spark, query: SELECT 1}"
+    transform = f"{{kind: SetTransform, inputs: [{{datasetRef: an.input}}], {query}}}"
+    metadata = transform if kind == "Derivative" else ""
+    headers = f"{{name: {name}, labels: {labels}}}"
+    return f"{{$schema: Dataset, headers: {headers}, spec: {{kind: {kind}, metadata: [{metadata}]}}}}"
 
 
 class FlowBench:

@@ -2,17 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
-from odf_common.adapters.system_clock import SYSTEM_CLOCK
-from odf_common.resources.labels import labels_by_key
-from odf_common.resources.registry import DATASET, Types
 from odf_common.resources.scalar_formats import ResourceId
-from odf_coordinator.resources.callers import Subject, writer_of
-from odf_coordinator.resources.documents import type_id
-from odf_coordinator.resources.sql_store import SqlResourceStore
 from odf_coordinator.resources.store import (
     Change,
     EventKind,
@@ -82,44 +75,3 @@ def save(store: ResourceStore, *changes: Change | StoredResource) -> list[Stored
     given = [change if isinstance(change, Change) else a_change(change) for change in changes]
     with store.transaction() as transaction:
         return list(transaction.save(given))
-
-
-def store_dataset(home: Path, name: str, did: str, kind: str, **labels: object) -> StoredResource:
-    """Store the Dataset of a chain in the home of a node, which may run."""
-    store = SqlResourceStore.open(home)
-    now = SYSTEM_CLOCK.now()
-    identity = ResourceId(str(uuid4()))
-    with store.transaction() as transaction:
-        owner = writer_of(transaction, Subject(), SYSTEM_CLOCK).account
-        shown = {**labels, "datasetKind": kind, "did": did}
-        document = {
-            "$schema": str(DATASET.uri),
-            "headers": {
-                "id": identity,
-                "name": name,
-                "account": owner.document["headers"]["account"],
-                "labels": shown,
-                "annotations": {},
-                "generation": 1,
-                "createdAt": str(now),
-                "updatedAt": str(now),
-            },
-            "spec": {"did": did, "kind": kind, "metadata": []},
-            "status": {"phase": "Ready", "observedGeneration": 1, "conditions": {}},
-        }
-        new = a_resource(
-            name,
-            id=identity,
-            type=type_id(DATASET.uri),
-            schema=str(DATASET.uri),
-            account=owner.id,
-            did=did,
-            document=document,
-            labels=labels_by_key(shown, Types().uri_of),
-            phase="Ready",
-            created_ms=now.ms,
-            updated_ms=now.ms,
-        )
-        (stored,) = transaction.save([a_change(new, references=())])
-    store.close()
-    return stored

@@ -108,12 +108,7 @@ def build_resources(
     _connect(names.claims.declarations, resources)
     creator.committer.listen(status.on_committed)
     creator.committer.listen(flows.loop.on_committed)
-    rotation = SecretRotation(
-        store=store,
-        load=partial(load_secret_keys, home, keys_file),
-        add=partial(rotate_secret_keys, home, keys_file),
-        drop=partial(drop_former_keys, home, keys_file),
-    )
+    rotation = _secret_rotation(store, home, keys_file)
     servicer = ResourceServicer(resources, attempts, watch, rotation)
     return NodeResources(
         resources=resources,
@@ -125,6 +120,15 @@ def build_resources(
         clock=clock,
         flows=flows.loop,
         flow_servicer=FlowServicer(FlowRuns(resources=resources, planner=flows.planner, loop=flows.loop)),
+    )
+
+
+def _secret_rotation(store: ResourceStore, home: Path, keys_file: Path | None) -> SecretRotation:
+    return SecretRotation(
+        store=store,
+        load=partial(load_secret_keys, home, keys_file),
+        add=partial(rotate_secret_keys, home, keys_file),
+        drop=partial(drop_former_keys, home, keys_file),
     )
 
 

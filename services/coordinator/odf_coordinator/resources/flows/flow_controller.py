@@ -33,7 +33,7 @@ from odf_coordinator.resources.watch import Watch
 log = structlog.stdlib.get_logger(__name__)
 
 SWEEP_SECONDS: Final = 60.0
-RETRY_SECONDS: Final = 1.0
+REPLAN_SECONDS: Final = 1.0
 STOP_SECONDS: Final = 5.0  # that a deletion waits for running tasks
 _OF_MATCHES: Final = frozenset(
     {
@@ -142,7 +142,7 @@ class FlowLoop:
             except OdfError as error:
                 log.warning("flows cannot be planned now", code=error.code, why=str(error))
                 self._is_all_due = True
-                stop.wait(RETRY_SECONDS)
+                stop.wait(REPLAN_SECONDS)
             self._wait()
         runner.join()
 
@@ -201,7 +201,7 @@ class FlowLoop:
                     self.note(event, resource)
             except OdfError as error:
                 log.warning("resources cannot be watched now", code=error.code, why=str(error))
-                stop.wait(RETRY_SECONDS)
+                stop.wait(REPLAN_SECONDS)
             with self._changed:
                 self._is_all_due = True
 

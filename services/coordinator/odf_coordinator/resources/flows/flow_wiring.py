@@ -9,13 +9,13 @@ from odf_common.identity.dataset_refs import DatasetId
 from odf_common.ports.clock import Clock
 from odf_common.resources.references import AccountHandle
 from odf_coordinator.catalog.datasets import Datasets
-from odf_coordinator.resources.callers import NODE_ACCOUNT
 from odf_coordinator.resources.flows.flow_controller import FlowController, FlowLoop, head_of
 from odf_coordinator.resources.flows.flow_events import DatasetHead
 from odf_coordinator.resources.flows.flow_planner import FlowPlanner
 from odf_coordinator.resources.flows.flow_runner import FlowLimits, FlowRunner
 from odf_coordinator.resources.flows.flow_targets import own_only
 from odf_coordinator.resources.flows.task_port import Tasks
+from odf_coordinator.resources.lookups import NODE_ACCOUNT
 from odf_coordinator.resources.store import ResourceStore, StoredResource
 from odf_coordinator.resources.watch import Watch
 

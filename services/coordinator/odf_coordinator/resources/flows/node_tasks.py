@@ -26,9 +26,9 @@ from odf_common.resources import specs
 from odf_common.resources.failures import DependencyMissing
 from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.operations.pull import Puller, PullProgress
-from odf_coordinator.resources.callers import NODE_ACCOUNT
 from odf_coordinator.resources.flow_checks import task_name
 from odf_coordinator.resources.flows.task_port import Cancellation, TaskRequest
+from odf_coordinator.resources.lookups import NODE_ACCOUNT
 
 T = TypeVar("T")
 VALID: Final = "valid"
