@@ -10,6 +10,7 @@ import click
 from odf_cli import clients
 from odf_cli.name_lookup import complete_dataset, dataset_argument
 from odf_cli.output import confirm, output_option, print_object, print_rows, remark
+from odf_cli.resource_requests import delete_resources, is_resource, rename_resource
 from odf_cli.rows import summary_row
 from odf_cli.user_input import STDIN, read_limited, require_short, shown_name
 from odf_cli.visibility import say_if_private
@@ -105,12 +106,18 @@ def _fetch(url: str) -> bytes:
 def rename_command(*, dataset: str, name: str, output: str) -> None:
     """Rename a dataset. Its id, chain, push topics and derivatives stay the same.
 
+    TYPE:NAME renames a resource of any type; the resource of a dataset is renamed with it, and it with its resource.
+
     On a multi-tenant node, the account in the new name owns it from then on, and must exist.
 
     \b
     Example:
       odf rename flights departures
+      odf rename VariableSet:env settings
     """
+    if is_resource(dataset):
+        print_object(rename_resource(dataset, name), output)
+        return
     clients.require_owners([name])
     with clients.coordinator() as coordinator:
         summary = coordinator.Rename(
@@ -122,17 +129,31 @@ def rename_command(*, dataset: str, name: str, output: str) -> None:
 @click.command("delete")
 @click.argument("datasets", nargs=-1, required=True, shell_complete=complete_dataset)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-def delete_command(*, datasets: tuple[str, ...], yes: bool) -> None:
+@click.option("--force", is_flag=True, help="Also resources that others need.")
+@click.option("--wait", is_flag=False, flag_value="30s", help="Wait until resources are gone, up to 30s.")
+def delete_command(*, datasets: tuple[str, ...], yes: bool, force: bool, wait: str | None) -> None:
     """Delete datasets with their chain, data and push topics; refused while another dataset is derived from them.
 
     DATASET is a name, an id, or a pattern of names in which % matches anything. Nothing is deleted unless all of
-    them exist and can be deleted.
+    them exist and can be deleted. TYPE:NAME is a resource of any type, with what it describes: a dataset goes with its
+    resource, and its resource with it.
 
     \b
     Example:
       odf delete flights.late --yes
       odf delete 'flights.%'
+      odf delete Dataset:flights VariableSet:env --yes
     """
+    resources = [ref for ref in datasets if is_resource(ref)]
+    if resources:
+        if len(resources) < len(datasets):
+            raise click.UsageError("give resources, as TYPE:NAME, or datasets, not both")
+        if not yes:
+            confirm(f"Delete {', '.join(resources)} permanently?")
+        delete_resources(resources, is_forced=force, wait=wait)
+        return
+    if force or wait is not None:
+        raise click.UsageError("--force and --wait are for resources, as TYPE:NAME")
     with clients.coordinator() as coordinator:
         summaries = coordinator.List(ListRequest(), timeout=clients.COMMAND_TIMEOUT_SECONDS).datasets
         chosen = deletable(_select_datasets(coordinator, datasets, summaries), summaries)

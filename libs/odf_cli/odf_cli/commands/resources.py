@@ -13,13 +13,13 @@ import grpc
 from odf_cli import clients
 from odf_cli.exit_codes import ExitCode
 from odf_cli.output import output_option, print_object, print_rows, print_text, remark
+from odf_cli.resource_requests import POLL_SECONDS, reason, resource_request, resource_row, seconds_of
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.metadata.scalars import Timestamp
 from odf_common.proto.odf.node.v1 import resources_pb2 as pb
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 SETTLED: Final = ("Ready", "Failed")
-POLL_SECONDS: Final = 0.2
 WAIT_SECONDS: Final = 30.0
 PAGE: Final = 1000
 COLUMNS: Final = ("type", "name", "account", "phase", "generation", "age")
@@ -80,7 +80,7 @@ def apply_command(
     results = _apply(request)
     _print_results(results, output)
     if wait is not None and not dry_run:
-        _await_settled(results, _seconds(wait))
+        _await_settled(results, seconds_of(wait))
 
 
 @click.command("diff")
@@ -149,12 +149,14 @@ def get_command(
         reply = _get(type_name, name, account)
         document = json.loads(reply.input if view == "input" else reply.json)
         if output == "table":
-            print_rows([_row(document)], output)
+            print_rows([resource_row(document)], output)
         else:
             print_object(document, output)
         return
     documents = [*_resources_of(type_name, account=account, labels=labels, phase=phase)]
-    print_rows([_row(one) for one in documents] if output == "table" else documents, output, columns=COLUMNS)
+    print_rows(
+        [resource_row(one) for one in documents] if output == "table" else documents, output, columns=COLUMNS
+    )
 
 
 @click.command("history")
@@ -216,14 +218,6 @@ def types_command(*, output: str) -> None:
         )
     rows = [{"type": one.short_name, "about": one.about, "schema": one.schema} for one in reply.types]
     print_rows(rows, output)
-
-
-def resource_request(resource: str, account: str = "") -> pb.GetResourceRequest:
-    """Return the request for a resource that is written as TYPE:NAME; raises `UsageError`."""
-    kind, colon, name = resource.partition(":")
-    if not colon or not kind or not name:
-        raise click.UsageError(f"expected TYPE:NAME, such as VariableSet:env, got {resource!r}")
-    return pb.GetResourceRequest(type=kind, ref=name, account=account)
 
 
 def _get(type_name: str, name: str, account: str) -> pb.ResourceReply:
@@ -336,7 +330,7 @@ def _await_settled(results: Iterable[Mapping[str, Any]], seconds: float) -> None
             time.sleep(POLL_SECONDS)
         if status["phase"] != "Ready" or not is_observed:
             failed = True
-            remark(f"{result['type']}:{result['name']} is {status['phase']}{_reason(status)}")
+            remark(f"{result['type']}:{result['name']} is {status['phase']}{reason(status)}")
     if failed:
         sys.exit(ExitCode.FAILED)
 
@@ -344,45 +338,6 @@ def _await_settled(results: Iterable[Mapping[str, Any]], seconds: float) -> None
 def _is_retried(status: Mapping[str, Any]) -> bool:
     """Return whether another attempt follows by itself, such as when what it needs appears."""
     return any("retryAt" in condition for condition in status["conditions"].values())
-
-
-def _reason(status: Mapping[str, Any]) -> str:
-    messages = [
-        f"{condition.get('code', '')}: {condition['message']}"
-        for condition in status["conditions"].values()
-        if condition.get("message")
-    ]
-    return f": {'; '.join(messages)}" if messages else ""
-
-
-def _seconds(text: str) -> float:
-    from odf_common.resources.scalar_formats import Duration
-
-    return Duration.parse(text) / 1e9
-
-
-def _row(document: Mapping[str, Any]) -> dict[str, object]:
-    headers, status = document["headers"], document.get("status", {})
-    observed = status.get("observedGeneration", 0)
-    generation = headers.get("generation", "")
-    return {
-        "type": document["$schema"].rpartition("/")[2],
-        "name": headers["name"],
-        "account": headers.get("account", {}).get("name", ""),
-        "phase": "Deleting" if "deletedAt" in headers else status.get("phase", ""),
-        "generation": generation if observed == generation else f"{observed}/{generation}",
-        "age": _age(headers.get("createdAt")),
-    }
-
-
-def _age(created: str | None) -> str:
-    if created is None:
-        return ""
-    seconds = max(0, int(time.time() - Timestamp.parse(created).ms / 1000))
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def _watch(type_name: str, name: str, output: str) -> None:
@@ -396,7 +351,7 @@ def _watch(type_name: str, name: str, output: str) -> None:
                 if document is None or (name and name not in names):
                     continue
                 if output == "table":
-                    row = _row(document)
+                    row = resource_row(document)
                     print_text("  ".join([event.kind, *(str(row[column]) for column in COLUMNS)]))
                 else:
                     print_text(json.dumps(document, ensure_ascii=False))
