@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from odf_testing.coordinator import Coordinator, FakeTopics
+from odf_testing.flow_bench import FakeTasks
 from odf_testing.killer import Killed, Killer
 
 from odf_common.chain.walk import iterate
@@ -14,6 +15,7 @@ from odf_common.metadata.events import AddPushSource, Seed, SetInfo
 from odf_common.resources.resource_manifests import written_resources
 from odf_coordinator.resources.callers import Subject
 from odf_coordinator.resources.dataset_controller import DatasetController
+from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.store import StoredResource
 from odf_coordinator.resources.use_cases import Batch, ResourceRef
 from odf_coordinator.resources.wiring import build_resources
@@ -31,7 +33,8 @@ class Process:
 
     def __init__(self, home: Path, topics: FakeTopics) -> None:
         self.node = Coordinator(home=home, topics=topics, is_durable=True)
-        parts = build_resources(home, self.node.creator, self.node.names)
+        flow_ports = FlowPorts(tasks=FakeTasks(), datasets=self.node.datasets)
+        parts = build_resources(home, self.node.creator, self.node.names, flow_ports)
         self.resources = parts.resources
         self.controller = DatasetController(
             creator=self.node.creator, names=self.node.names, status=parts.status

@@ -264,7 +264,7 @@ def test_a_dataset_is_adopted_by_its_did_once(bench: Bench, root: str) -> None:
         (
             dataset("x", data_schema("{name: a, type: {kind: Decimal, precision: 6, scale: 19}}")),
             "spec.metadata[0].schema.fields[4].type",
-            "cannot have 19 after its point",
+            "the scale 19 is larger than the precision 6",
         ),
         (
             dataset("x", SOURCE.replace("{kind: Append}", "{kind: Ledger, primaryKey: [town]}")),

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from odf_common.codec.plain_values import camel
 from odf_common.dataset.plain_credentials import require_no_plain_credentials
 from odf_common.errors import InvalidInput
-from odf_common.metadata.data_schema import DataTypeDecimal
 from odf_common.metadata.events import AddPushSource, DatasetSnapshot, KnownEvent
 from odf_common.metadata.normalize import normalize
 from odf_common.resources.registry import DATASET
@@ -46,26 +43,12 @@ def _check_event(event: KnownEvent, earlier: tuple[KnownEvent, ...], where: str)
     if not isinstance(event, AddPushSource) and any(type(event) is type(other) for other in earlier):
         text = f"a manifest has at most one {type(event).__name__}"
         raise InvalidInput(text=text, where=f"{where}.kind", hint="keep one of them")
-    _check_decimals(event, where)
     try:
         require_no_plain_credentials(event)
         require_fetchable(event)
     except InvalidInput as error:
         path = ".".join(part for part in (where, error.where) if part)
         raise error.with_facts(where=path) from error
-
-
-def _check_decimals(value: object, where: str) -> None:
-    """Raise `InvalidInput` for a decimal with more digits after its point than it has."""
-    if isinstance(value, DataTypeDecimal) and value.scale > value.precision:
-        text = f"a Decimal of {value.precision} digits cannot have {value.scale} after its point"
-        raise InvalidInput(text=text, where=where, hint="`scale` is at most `precision`; swap them?")
-    if isinstance(value, tuple):
-        for n, item in enumerate(value):
-            _check_decimals(item, f"{where}[{n}]")
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            _check_decimals(getattr(value, field.name), f"{where}.{camel(field.name)}")
 
 
 def snapshot_of(spec: Mapping[str, Any], alias: str) -> DatasetSnapshot:
