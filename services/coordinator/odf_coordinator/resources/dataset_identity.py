@@ -35,11 +35,6 @@ def did_of(
 
     Raises `InvalidInput` if the name belongs to another dataset, or if the one to adopt cannot be.
     """
-    if datasets.need_accounts and owner.name == NODE_ACCOUNT:
-        hint = "set `headers.account`, or apply with `--account`"
-        raise InvalidInput(
-            text="datasets of this node belong to accounts", where="headers.account", hint=hint
-        )
     alias, given = dataset_alias(owner.name, manifest.name.text), manifest.spec.get("did")
     named = datasets.id_of(alias)
     did = stored or (None if given is None else Did.parse(given)) or (None if named is None else Did(named))

@@ -63,7 +63,6 @@ class CatalogDatasets:
     """The datasets of the catalog, as plans look them up."""
 
     datasets: Datasets
-    need_accounts: bool = False
 
     def id_of(self, alias: str) -> str | None:
         """Return the DID of the dataset with an alias; None if it does not exist."""

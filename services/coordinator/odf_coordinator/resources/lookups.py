@@ -20,10 +20,6 @@ NODE_ACCOUNT: Final = Name("odf")
 class ExistingDatasets(Protocol):
     """The datasets of the node, as plans look them up."""
 
-    @property
-    def need_accounts(self) -> bool:
-        """Whether each dataset belongs to an account other than that of the node."""
-
     def id_of(self, alias: str) -> str | None:
         """Return the DID of the dataset with an alias; None if it does not exist."""
 
@@ -36,8 +32,6 @@ class ExistingDatasets(Protocol):
 
 class NoDatasets:
     """A node without datasets."""
-
-    need_accounts = False
 
     def id_of(self, _: str) -> None:
         """Return None."""

@@ -92,7 +92,7 @@ def build_resources(
     flows = build_flows(WatchedStore(store, watch), clock, watch, flow_ports)
     controllers = own_controllers(DatasetController(creator=creator, names=names, status=status))
     controllers[str(FLOW.uri)] = flows.controller
-    catalog = CatalogDatasets(datasets=datasets, need_accounts=flow_ports.is_multi_tenant)
+    catalog = CatalogDatasets(datasets=datasets)
     resources = Resources(
         store=store,
         clock=clock,
