@@ -42,7 +42,9 @@ PACKAGES: Final[Mapping[str, str]] = {
     "services/sync/odf_sync": "sync",
 }
 sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(ROOT / "docs"))
 code_shape: Final = importlib.import_module("code_shape")
+resource_reference: Final = importlib.import_module("resource_reference")
 NOTICE: Final = "<!-- Generated from the code by `make docs`; do not edit. -->\n"
 WIDTH: Final = 100  # characters of help texts
 ROOT_ERROR: Final = "OdfError"
@@ -123,6 +125,7 @@ def pages() -> dict[str, str]:
         "errors.md": _errors(trees),
         "functions.md": _functions(),
         "conversions.md": _conversions(),
+        "resources.md": "\n".join((NOTICE, *resource_reference.resource_page())),
         "measurements.md": _measurements(json.loads(RESULTS.read_text("utf-8"))),
     }
 

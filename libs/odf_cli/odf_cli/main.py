@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "reconcile": "Reconcile a resource again.",
     "types": "Show the types of resources.",
     "flow": "Run flows now, and show their runs.",
+    "explain": "Explain the fields of a type of resource.",
     "commit": "Append metadata events to a dataset.",
     "list": "List datasets.",
     "log": "Show a dataset's metadata chain.",
@@ -79,7 +80,8 @@ MODULES: Final = {
         "engine": ("sql", "verify"),
         "keys": ("key", "prove"),
         "node": ("down", "logs", "config", "doctor", "topics", "system", "completion"),
-        "plumbing": ("hash", "block", "parse-ref", "schema"),
+        "plumbing": ("hash", "block", "parse-ref"),
+        "schemas": ("schema", "explain"),
         "resources": ("apply", "diff", "get", "history", "reconcile", "types"),
         "repositories": ("repo", "search", "alias", "push"),
     }.items()

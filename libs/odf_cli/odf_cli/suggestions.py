@@ -53,16 +53,20 @@ class NameChoice(click.ParamType):
 
     name = "name"
 
-    def __init__(self, what: str, names: Sequence[str]) -> None:
-        """Accept `names`; `what` says in errors what one of them is, with its article."""
-        self._what = what
+    def __init__(self, what: str, names: Sequence[str], *, hint: str = "") -> None:
+        """Accept `names`; `what` says in errors what one of them is, with its article.
+
+        `hint` says where to find them, if they are too many for an error.
+        """
+        self._what, self._hint = what, hint
         self._names = {name.lower(): name for name in names}
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name in its usual spelling; anything else is misuse."""
         if value.lower() not in self._names:
             near = nearest(value, self._names.values())
-            hint = f"did you mean {near}?" if near else f"choose from {', '.join(self._names.values())}"
+            choices = self._hint or f"choose from {', '.join(self._names.values())}"
+            hint = f"did you mean {near}?" if near else choices
             self.fail(f"{value!r} is not {self._what}; {hint}", param, ctx)
         return self._names[value.lower()]
 

@@ -5,17 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import click
 import pyarrow as pa
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from odf_cli import clients
 from odf_cli import main as cli
-from odf_cli.commands.plumbing import block_command, parse_ref_command, schema_command
+from odf_cli.commands.plumbing import block_command, parse_ref_command
 from odf_cli.main import main
-from odf_common.codec.json_schema import NAMES, schema_of, text_of
 from odf_common.errors import InvalidInput
 from odf_common.hashing.multihash import physical_hash_of
 from odf_common.proto.odf.node.v1.coordinator_pb2 import ArrowBytes, SqlRequest
@@ -119,54 +116,6 @@ def test_a_file_that_is_not_parquet_has_no_logical_hash(
     file.write_text("not Parquet")
     assert main(["hash", "logical", str(file)]) == 1
     assert capsys.readouterr().err.startswith(f"error: {file}: not a data slice: ")
-
-
-def test_names_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", "-o", "json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(NAMES)
-
-
-@pytest.mark.parametrize("name", ["DatasetSnapshot", "datasetsnapshot"])
-def test_a_schema_is_printed_as_stored_in_its_file(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", name]) == 0
-    assert capsys.readouterr().out == text_of("DatasetSnapshot")
-
-
-def test_a_schema_is_printed_as_yaml(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", "SetInfo", "-o", "yaml"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == schema_of("SetInfo")
-
-
-def test_all_schemas_are_written_into_a_folder(tmp_path: Path) -> None:
-    assert cli.main(["schema", "--folder", str(tmp_path / "new")]) == 0
-    assert {file.name: file.read_text() for file in (tmp_path / "new").iterdir()} == {
-        f"{name}.json": text_of(name) for name in NAMES
-    }
-
-
-def test_a_folder_for_one_schema_is_misuse() -> None:
-    assert cli.main(["schema", "SetInfo", "--folder", "x"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("SetInf", "did you mean SetInfo?\n"), ("xyz", f"choose from {', '.join(NAMES)}\n")]
-)
-def test_an_unknown_name_is_misuse_with_a_proposal(
-    name: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["schema", name]) == 2
-    assert capsys.readouterr().err.endswith(f"{name!r} is not a manifest or a kind of event; {hint}")
-
-
-def test_help_shows_the_argument_and_not_its_values(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["schema", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: odf schema [OPTIONS] [NAME]\n")
-
-
-def test_a_shell_completes_names_whatever_their_case() -> None:
-    parameter = schema_command.params[0]
-    items = parameter.type.shell_complete(click.Context(schema_command), parameter, "seta")
-    assert [item.value for item in items] == ["SetAttachments"]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Commands that need no node: `odf hash`, `block`, `parse-ref` and `schema`."""
+"""Commands that need no node: `odf hash`, `block` and `parse-ref`."""
 
 import json
 import sys
@@ -9,11 +9,10 @@ from typing import assert_never
 import click
 
 from odf_cli.exit_codes import ExitCode
-from odf_cli.output import echo, output_option, print_object, print_rows, remark
-from odf_cli.suggestions import CommandGroup, NameChoice
+from odf_cli.output import echo, remark
+from odf_cli.suggestions import CommandGroup
 from odf_cli.user_input import read_limited
 from odf_common.codec.flatbuffers import block_hash, encode_block
-from odf_common.codec.json_schema import NAMES, about, schema_of, text_of
 from odf_common.codec.manifests import block_from_text, block_to_yaml
 from odf_common.errors import InvalidInput, OdfError
 from odf_common.hashing.multihash import Multihash
@@ -161,31 +160,3 @@ def _describe(ref: DatasetRefAny) -> dict[str, str]:
         case _:
             assert_never(ref)
     return parts
-
-
-@click.command("schema")
-@click.argument("name", required=False, type=NameChoice("a manifest or a kind of event", NAMES))
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas to this folder."
-)
-@output_option
-def schema_command(*, name: str | None, folder: Path | None, output: str) -> None:
-    """Print the JSON Schema (draft 2020-12) of a manifest or event kind; without NAME, list the kinds.
-
-    \b
-    Example:
-      odf schema DatasetSnapshot > DatasetSnapshot.json
-    """
-    if folder is not None:
-        if name is not None:
-            raise click.UsageError("--folder writes all schemas; leave out NAME")
-        folder.mkdir(parents=True, exist_ok=True)
-        for schema in NAMES:
-            (folder / f"{schema}.json").write_text(text_of(schema), encoding="utf-8")
-    elif name is None:
-        print_rows([{"name": name, "about": about(name)} for name in NAMES], output)
-    elif output == "yaml":
-        print_object(schema_of(name), output)
-    else:
-        # A schema is a tree, so `table` prints JSON.
-        echo(text_of(name), is_line=False)

@@ -75,8 +75,13 @@ def schema_of(name: str) -> Schema:
 
 
 def text_of(name: str) -> str:
-    """Return a schema as the content of its file: indented JSON."""
-    return json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n"
+    """Return a schema as the content of its file."""
+    return schema_text(schema_of(name))
+
+
+def schema_text(schema: Schema) -> str:
+    """Return the content of a schema's file: indented JSON."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
 def about(name: str) -> str:

@@ -107,7 +107,7 @@ def read_all(
     """Return the value of a shape that `plain` describes; or None, after every error was appended to `problems`.
 
     It is stricter than other readers: tags in their canonical spelling only, no null, no meanings of former versions.
-    `contradiction` returns what is wrong with a part whose fields are valid alone.
+    `contradiction` returns the error of a part whose fields are valid alone.
     """
     found: list[InvalidInput] = []
     value = _Reader(found, contradiction).item(shape, plain, where)

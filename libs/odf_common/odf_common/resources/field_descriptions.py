@@ -1,4 +1,4 @@
-"""What each field of a spec means, for schemas, `odf explain` and the reference.
+"""The meaning of each field of a spec, for schemas, `odf explain` and the reference.
 
 Docstrings below fields do not exist at run time, and annotations would hide the shape of a spec, so the sentences are
 in this table, by class and key of manifests. A subclass has the fields of its base.

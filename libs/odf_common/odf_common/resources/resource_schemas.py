@@ -1,11 +1,10 @@
 """JSON Schemas of the types of resources, derived from the model: one document for each `$id` (RFC-018).
 
-A type `X` has three documents: `X` is a manifest, `XSpecInput` its spec as a user writes it, and `XSpec` its spec with
-handles in place of references. Parts that contain references have both forms too. All objects are closed, and the
-members of a union are selected by `kind`.
+A type such as Dataset has three documents: that of its manifest, that of its spec as it is written, with the suffix
+SpecInput, and `DatasetSpec` with handles in place of references. Parts that contain references have both forms too.
+All objects are closed, and the members of a union are selected by `kind`.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from functools import cache
@@ -80,14 +79,15 @@ def resource_schemas() -> Mapping[str, Schema]:
     return MappingProxyType(dict(sorted(documents.by_id.items())))
 
 
-def resource_schema_text(uri: str) -> str:
-    """Return a schema as the content of its file: indented JSON."""
-    return json.dumps(resource_schemas()[uri], indent=2, ensure_ascii=False) + "\n"
+@cache
+def schemas_by_name() -> Mapping[str, Schema]:
+    """Return the same schemas by the end of their `$id`, such as `dataset/v1alpha1/Dataset`."""
+    return MappingProxyType(dict(sorted((schema_name(uri), one) for uri, one in resource_schemas().items())))
 
 
-def schema_for_canonical(kind: ResourceType) -> str:
-    """Return the `$id` of the schema of the spec of a type as it is stored."""
-    return schema_uri(kind.uri.context, kind.uri.name + "Spec")
+def schema_name(uri: str) -> str:
+    """Return context, version and name of a schema."""
+    return "/".join(uri.rsplit("/", maxsplit=3)[1:])
 
 
 class _Documents:
@@ -100,7 +100,7 @@ class _Documents:
         assert kind.spec is not None
         self._shape(kind.spec, "")
         properties = {
-            "$schema": describe({"type": "string", "const": str(kind.uri)}, "Identifies the type."),
+            "$schema": _const(str(kind.uri), "URI of the type."),
             "headers": describe(
                 {"$ref": schema_uri("resource", "ResourceHeadersInput")}, "Identity and ownership."
             ),
@@ -185,15 +185,15 @@ class _Documents:
         members: dict[str, Schema] = {}
         for cls in union.members:
             tag = tag_of(cls, union)
-            members[tag] = self._member(cls, form, {"kind": {"type": "string", "const": tag}})
+            members[tag] = self._member(cls, form, {"kind": _const(tag, "Kind of the part.")})
             choices.append({"$ref": f"#/$defs/{tag}"})
         choices += [self._extension(uri, cls, form) for uri, cls in union.extensions]
         return describe({"oneOf": choices, "$defs": members}, _union_text(union))
 
     def _extension(self, uri: str, cls: type, form: str) -> Schema:
         tags: dict[str, Schema] = {
-            "kind": {"type": "string", "const": EXTENSION},
-            "$schema": {"type": "string", "const": uri},
+            "kind": _const(EXTENSION, "Kind of the part."),
+            "$schema": _const(uri, "URI of the kind."),
         }
         return self._add(uri, lambda: self._member(cls, form, tags))
 
@@ -232,6 +232,10 @@ def _union_text(union: OneOf) -> str:
 
 def _enum(of: type[IntEnum]) -> Schema:
     return describe({"type": "string", "enum": [choice.name for choice in of]}, first_paragraph(of))
+
+
+def _const(text: str, about: str) -> Schema:
+    return describe({"type": "string", "const": text}, about)
 
 
 def _map(item: Schema) -> Schema:

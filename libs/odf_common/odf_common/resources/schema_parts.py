@@ -104,7 +104,7 @@ _STATUS: Final = {
     ),
 }
 _CONDITION: Final = {
-    "value": {"type": "string"},
+    "value": _text("", "State of the condition."),
     "code": _text("", "Kind of the cause."),
     "message": _text("", "The cause, for people."),
     "observedGeneration": describe(_COUNT, "Generation that was observed."),
@@ -140,7 +140,7 @@ _CONDITIONS: Final = {
 
 def _condition(key: TypeUri, text: str) -> Schema:
     """Return the schema of a condition."""
-    value = {"type": "string", "enum": [*conditions.values_of(key)]}
+    value = _CONDITION["value"] | {"enum": [*conditions.values_of(key)]}
     codes = conditions.codes_of(key)
     code = _CONDITION["code"] | ({"enum": [*codes]} if codes else {})
     return describe(closed_object({**_CONDITION, "value": value, "code": code}, ("value",)), text)

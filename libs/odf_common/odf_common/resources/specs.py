@@ -435,7 +435,7 @@ class FlowSpec:
 
 
 def contradiction_in(part: object) -> str | None:
-    """Return what is wrong with a part whose fields are valid alone; None: nothing."""
+    """Return the error of a part whose fields are valid alone; None: it has none."""
     match part:
         case DataTypeDecimal(precision=precision, scale=scale) if scale > precision:
             return f"the scale {scale} is larger than the precision {precision}, the number of all digits"

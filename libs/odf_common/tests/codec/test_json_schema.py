@@ -17,7 +17,7 @@ from odf_testing.profiles import examples
 from odf_testing.story import derivative, ledger, root
 
 from odf_common.codec.flatbuffers import Manifest
-from odf_common.codec.json_schema import NAMES, schema_of, text_of
+from odf_common.codec.json_schema import NAMES, schema_of, schema_text, text_of
 from odf_common.codec.manifests import (
     block_from_text,
     event_from_text,
@@ -49,6 +49,7 @@ from odf_common.hashing.multihash import Multihash
 from odf_common.identity.dataset_refs import DatasetId
 from odf_common.metadata import engine_messages
 from odf_common.metadata.events import DatasetSnapshot, MetadataBlock
+from odf_common.resources.resource_schemas import schemas_by_name
 
 HERE = Path(__file__).parents[4]
 VECTORS = HERE / "tests" / "vectors"
@@ -85,8 +86,11 @@ def plain_documents(text: bytes) -> Iterator[Any]:
 
 
 def test_the_files_equal_those_generated_from_the_model() -> None:
-    files = {file.name: file.read_text("utf-8") for file in (HERE / "docs" / "schemas").iterdir()}
-    assert files == {f"{name}.json": text_of(name) for name in NAMES}, "run `make schemas`"
+    folder = HERE / "docs" / "schemas"
+    files = {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*.json")}
+    texts = {name: text_of(name) for name in NAMES}
+    texts |= {name: schema_text(schema) for name, schema in schemas_by_name().items()}
+    assert files == {f"{name}.json": text for name, text in texts.items()}, "run `make schemas`"
 
 
 @pytest.mark.parametrize("name", NAMES)
