@@ -69,6 +69,7 @@ ROWS: Final[Mapping[tuple[str, str], Row | None]] = {
     ("POST", "/v/login"): FREE,
     ("GET", "/openapi.json"): FREE,
     ("GET", "/.well-known/odf-jwks.json"): FREE,
+    ("GET", "/schemas/{context}/{version}/{name}"): FREE,
     ("GET", "/query"): FREE,
     ("POST", "/query"): FREE,
     ("POST", "/verify"): FREE,

@@ -98,6 +98,7 @@ OF_ALL: Final = {400, 429, 503}
 OF_DATASETS: Final = {*OF_ALL, 401, 403, 404}
 RESPONSES: Final = (  # by method and paths, which are below that of a dataset without a slash
     ("get", ("/info", "/assets/runtime-config.json", "/openapi.json", "/.well-known/odf-jwks.json"), {200}),
+    ("get", ("/schemas/{context}/{version}/{name}",), {200, 304, 404}),
     ("get", ("/accounts/me", "/platform/token/validate"), {200, 401}),
     ("get", ("/datasets",), {200, 401}),
     ("get", ("/datasets/{id}",), {200, 401, 404}),

@@ -52,7 +52,7 @@ OTHERS: Final = {
     *("/info", "/assets/runtime-config.json", "/accounts/me", "/datasets/{id}", "/platform/token/validate"),
     *("/platform/login", "/platform/token/device/authorization", "/platform/token/device", "/v/login"),
     *("/openapi.json", "/ingest", "/ingest/{receipt}", "/archives/{name}", "/events"),
-    *("/query", "/verify", "/.well-known/odf-jwks.json"),
+    *("/query", "/verify", "/.well-known/odf-jwks.json", "/schemas/{context}/{version}/{name}"),
 }
 Fault = Callable[[MinioServer], AbstractContextManager[None]]
 

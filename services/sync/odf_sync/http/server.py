@@ -40,6 +40,7 @@ from odf_sync.http.read_routes import ListRoutes, ReadRoutes
 from odf_sync.http.resource_client import ResourceClient
 from odf_sync.http.resource_graphql import GraphqlRoutes
 from odf_sync.http.resource_routes import ResourceRoutes
+from odf_sync.http.schema_routes import SchemaRoutes
 from odf_sync.http.simple_protocol import SimpleProtocol
 from odf_sync.http.smart_routes import SmartProtocol
 from odf_sync.search import OwnDatasets
@@ -211,6 +212,7 @@ def endpoints(
             public_url=settings.public_url,
         ),
         ReadRoutes(datasets),
+        SchemaRoutes(),
         resources,
         GraphqlRoutes(peers.resources, resources.subject_of),
     )
