@@ -4,7 +4,9 @@ match → resolve → order → prepare → compare → changes. Each step looks
 an answer has all errors of a step. Nothing is written here.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -22,6 +24,8 @@ from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.draft import Desired, ImmutableField, ManifestDraft, Prepare, problem_of
 from odf_coordinator.resources.lookups import (
     ExistingDatasets,
+    Lookups,
+    RememberedReads,
     account_named,
     account_of,
     find_account,
@@ -33,6 +37,7 @@ from odf_coordinator.resources.resolution import Resolver
 from odf_coordinator.resources.store import (
     Snapshot,
     StoredResource,
+    TypeId,
 )
 
 
@@ -122,15 +127,20 @@ def plan(
 
 class _Batch:
     def __init__(self, state: Snapshot, caller: Caller, options: Options, tools: Tools) -> None:
-        self._state, self._caller, self._options, self._tools = state, caller, options, tools
+        self._state = RememberedReads(state)
+        self._caller, self._options, self._tools = caller, options, tools
         self._types = tools.types
         self._drafts: list[ManifestDraft] = []
         self._problems: list[Problem] = []
+        self._owners: dict[AccountRef | None, AccountHandle] = {}
 
     def plan(self, manifests: Sequence[ResourceManifest]) -> tuple[Outcome, ...]:
         """Return the outcome of each manifest."""
-        for manifest in sorted(manifests, key=lambda one: one.type is not ACCOUNT):  # owners first
-            self._attempt(manifest, partial(self._match_into_drafts, manifest))
+        accounts = [manifest for manifest in manifests if manifest.type is ACCOUNT]
+        self._match_all(accounts)  # owners first
+        others = [manifest for manifest in manifests if manifest.type is not ACCOUNT]
+        self._read_existing(others)
+        self._match_all(others)
         self._require_distinct()
         self._end_step()
         by_position = {id(manifest): n for n, manifest in enumerate(manifests)}
@@ -145,8 +155,22 @@ class _Batch:
         self._end_step()
         return tuple(self._outcome(draft) for draft in ordered)
 
+    def _match_all(self, manifests: Sequence[ResourceManifest]) -> None:
+        for manifest in manifests:
+            self._attempt(manifest, partial(self._match_into_drafts, manifest))
+
     def _match_into_drafts(self, manifest: ResourceManifest) -> None:
         self._drafts.append(self._match(manifest))
+
+    def _read_existing(self, manifests: Sequence[ResourceManifest]) -> None:
+        """Read the resources that manifests name, by a query for each type and account."""
+        self._state.read_ids([manifest.id for manifest in manifests if manifest.id is not None])
+        names = defaultdict[tuple[TypeId, ResourceId], list[str]](list)
+        for manifest in manifests:
+            with suppress(OdfError):  # of an owner: it is refused when the manifest is matched
+                names[type_id(manifest.type.uri), self._owner(manifest).id].append(manifest.name.text)
+        for (kind, owner), texts in names.items():
+            self._state.read_names(kind, owner, texts)
 
     def _attempt(self, manifest: ResourceManifest, step: Callable[[], object]) -> None:
         try:
@@ -201,6 +225,11 @@ class _Batch:
 
     def _owner(self, manifest: ResourceManifest) -> AccountHandle:
         ref = manifest.account or self._options.account
+        if ref not in self._owners:
+            self._owners[ref] = self._account_that_owns(ref)
+        return self._owners[ref]
+
+    def _account_that_owns(self, ref: AccountRef | None) -> AccountHandle:
         if ref is None:
             return account_of(self._caller.account)
         for draft in self._drafts:
@@ -294,19 +323,19 @@ class _Batch:
 class _Targets:
     """The store and the batch as one: what references may name."""
 
-    def __init__(
-        self, state: Snapshot, drafts: Sequence[ManifestDraft], types: Types, caller: Caller
-    ) -> None:
+    def __init__(self, state: Lookups, drafts: Sequence[ManifestDraft], types: Types, caller: Caller) -> None:
         self._state, self._types, self._caller = state, types, caller
         self._drafts = {draft.id: draft for draft in drafts}
+        self._accounts = [draft for draft in drafts if draft.manifest.type is ACCOUNT]
+        self._dids = {(draft.manifest.type.short_name, draft.did): draft for draft in drafts}
         self._names = {
             (draft.manifest.type.uri.identity, draft.owner.id, draft.manifest.name.key): draft
             for draft in drafts
         }
 
     def account(self, ref: AccountRef) -> Handle | None:
-        for draft in self._drafts.values():
-            if draft.manifest.type is ACCOUNT and is_account(draft.owner, ref):
+        for draft in self._accounts:
+            if is_account(draft.owner, ref):
                 return draft.handle
         found = find_account(self._state, ref)
         return None if found is None else handle_of(found)
@@ -317,9 +346,9 @@ class _Targets:
         return self._living(self._state.by_id(id))
 
     def by_did(self, kind: ResourceType, did: str) -> Handle | None:
-        for draft in self._drafts.values():
-            if draft.manifest.type is kind and draft.handle.did == did:
-                return draft.handle
+        draft = self._dids.get((kind.short_name, Did(did)))
+        if draft is not None:
+            return draft.handle
         return self._living(self._state.by_did(type_id(kind.uri), did))
 
     def by_name(self, kind: ResourceType, account: AccountHandle, name: str) -> Handle | None:

@@ -1,16 +1,19 @@
 """Accounts, datasets and handles of one state of the store."""
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from odf_common.errors import InvalidInput
 from odf_common.identity.dataset_refs import Name
 from odf_common.resources.references import AccountHandle, AccountRef, Handle
 from odf_common.resources.registry import ACCOUNT, DATASET
-from odf_common.resources.scalar_formats import Did, TypeUri
+from odf_common.resources.scalar_formats import Did, ResourceId, TypeUri
 from odf_coordinator.resources.documents import type_id
 from odf_coordinator.resources.store import (
+    ResourceReference,
     Snapshot,
     StoredResource,
+    TypeId,
 )
 
 NODE_ACCOUNT: Final = Name("odf")
@@ -67,6 +70,63 @@ def require_free_alias(datasets: ExistingDatasets, alias: str, did: str | None) 
         raise InvalidInput(text=f"the dataset {alias} exists", where="headers.name", hint=hint)
 
 
+class Lookups(Protocol):
+    """Reads of one state, as a plan needs them; each is as in `Snapshot`."""
+
+    def by_id(self, id: ResourceId) -> StoredResource | None:
+        """Return a resource."""
+
+    def by_name(self, type: TypeId, account: ResourceId | None, name: str) -> StoredResource | None:
+        """Return the resource that has a name."""
+
+    def by_did(self, type: TypeId, did: str) -> StoredResource | None:
+        """Return the resource that has a DID."""
+
+    def references_from(self, id: ResourceId) -> tuple[ResourceReference, ...]:
+        """Return the references of a resource."""
+
+
+class RememberedReads:
+    """Reads of a state that does not change meanwhile: each is done once, and many of them together."""
+
+    def __init__(self, state: Snapshot) -> None:
+        """Read one state."""
+        self._state = state
+        self.references_from = state.references_from
+        self._by_id: dict[ResourceId, StoredResource | None] = {}
+        self._by_name: dict[tuple[TypeId, ResourceId | None, str], StoredResource | None] = {}
+        self._by_did: dict[tuple[TypeId, str], StoredResource | None] = {}
+
+    def read_ids(self, ids: Sequence[ResourceId]) -> None:
+        """Read many resources together."""
+        found = self._state.by_ids(ids)
+        self._by_id |= {id_: found.get(id_) for id_ in ids}
+
+    def read_names(self, type: TypeId, account: ResourceId | None, names: Sequence[str]) -> None:
+        """Read the resources that have these names together."""
+        found = self._state.by_names(type, account, names)
+        self._by_name |= {(type, account, name.lower()): found.get(name.lower()) for name in names}
+
+    def by_id(self, id: ResourceId) -> StoredResource | None:
+        """Return a resource."""
+        if id not in self._by_id:
+            self._by_id[id] = self._state.by_id(id)
+        return self._by_id[id]
+
+    def by_name(self, type: TypeId, account: ResourceId | None, name: str) -> StoredResource | None:
+        """Return the resource that has a name."""
+        key = (type, account, name.lower())
+        if key not in self._by_name:
+            self._by_name[key] = self._state.by_name(type, account, name)
+        return self._by_name[key]
+
+    def by_did(self, type: TypeId, did: str) -> StoredResource | None:
+        """Return the resource that has a DID."""
+        if (type, did) not in self._by_did:
+            self._by_did[type, did] = self._state.by_did(type, did)
+        return self._by_did[type, did]
+
+
 def handle_of(resource: StoredResource) -> Handle:
     """Return the handle of a stored resource."""
     return Handle(
@@ -92,7 +152,7 @@ def is_account(account: AccountHandle, ref: AccountRef) -> bool:
     return account.name == ref.name
 
 
-def find_account(state: Snapshot, ref: AccountRef) -> StoredResource | None:
+def find_account(state: Lookups, ref: AccountRef) -> StoredResource | None:
     """Return the account that a reference means; None if it does not exist."""
     if ref.id is not None:
         found = state.by_id(ref.id)
@@ -102,12 +162,12 @@ def find_account(state: Snapshot, ref: AccountRef) -> StoredResource | None:
     return account_named(state, str(ref.name))
 
 
-def account_named(state: Snapshot, name: str) -> StoredResource | None:
+def account_named(state: Lookups, name: str) -> StoredResource | None:
     """Return the account that has a name."""
     return state.by_name(type_id(ACCOUNT.uri), None, name)
 
 
-def dataset_named(state: Snapshot, alias: str) -> StoredResource | None:
+def dataset_named(state: Lookups, alias: str) -> StoredResource | None:
     """Return the resource of the dataset that has an alias or id; None if it has none."""
     kind = type_id(DATASET.uri)
     if alias.startswith("did:"):

@@ -10,18 +10,15 @@ from odf_common.resources.resource_manifests import InvalidManifests
 from odf_common.resources.scalar_formats import ResourceId
 from odf_coordinator.resources import documents
 from odf_coordinator.resources.draft import ManifestDraft, problem_of
-from odf_coordinator.resources.lookups import account_of, dataset_alias, dataset_named, input_alias
+from odf_coordinator.resources.lookups import Lookups, account_of, dataset_alias, dataset_named, input_alias
 from odf_coordinator.resources.resolution import dataset_inputs
-from odf_coordinator.resources.store import (
-    Snapshot,
-)
 
 
 class ReferenceCycle(InvalidInput):
     """References lead back to where they started."""
 
 
-def in_order(drafts: Sequence[ManifestDraft], state: Snapshot, types: Types) -> list[ManifestDraft]:
+def in_order(drafts: Sequence[ManifestDraft], state: Lookups, types: Types) -> list[ManifestDraft]:
     """Return drafts so that each comes after those it refers to; raises `InvalidManifests` for a cycle."""
     edges = _Edges(drafts, state, types)
     ordered: list[ManifestDraft] = []
@@ -56,7 +53,7 @@ def _visit(
 class _Edges:
     """References among resources of the batch, and of the store as far as they can close a cycle."""
 
-    def __init__(self, drafts: Sequence[ManifestDraft], state: Snapshot, types: Types) -> None:
+    def __init__(self, drafts: Sequence[ManifestDraft], state: Lookups, types: Types) -> None:
         self._drafts = {draft.id: draft for draft in drafts}
         self._state, self._types = state, types
         datasets = [draft for draft in drafts if draft.manifest.type is DATASET]

@@ -67,6 +67,14 @@ class SqlSnapshot:
         is_named = (RESOURCES.c.name_key == name_key(name)) & (RESOURCES.c.type == type)
         return next(iter(self._resources(is_named, RESOURCES.c.scope == (account or NODE))), None)
 
+    def by_names(
+        self, type: TypeId, account: ResourceId | None, names: Sequence[str]
+    ) -> Mapping[str, StoredResource]:
+        is_in_scope = (RESOURCES.c.type == type) & (RESOURCES.c.scope == (account or NODE))
+        parts = chunks([name_key(name) for name in names])
+        found = (self._resources(RESOURCES.c.name_key.in_(part), is_in_scope) for part in parts)
+        return {name_key(resource.name): resource for resources in found for resource in resources}
+
     def by_did(self, type: TypeId, did: str) -> StoredResource | None:
         found = self._resources(RESOURCES.c.did == did, RESOURCES.c.type == type)
         return min(found, key=lambda it: (it.deleted_ms is not None, it.created_ms), default=None)
@@ -107,6 +115,13 @@ class SqlSnapshot:
         )
         by_did = false() if did is None else REFERENCES.c.did_key == did
         return self._resources_with_reference((by_name | by_did) & (REFERENCES.c.type == type))
+
+    def unresolved_names(self, names: Sequence[str]) -> frozenset[str]:
+        found: set[str] = set()
+        for column in (REFERENCES.c.name_key, REFERENCES.c.did_key):
+            for part in chunks(names):
+                found |= set(self.connection.execute(select(column).where(column.in_(part))).scalars())
+        return frozenset(found)
 
     def events_of(self, id: ResourceId) -> tuple[ResourceEvent, ...]:
         statement = select(EVENTS).where(EVENTS.c.resource == id).order_by(EVENTS.c.sequence)

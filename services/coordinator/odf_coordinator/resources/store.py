@@ -287,6 +287,11 @@ class Snapshot(Protocol):
         `account` is None for accounts: they own themselves, and their names are unique in the node.
         """
 
+    def by_names(
+        self, type: TypeId, account: ResourceId | None, names: Sequence[str]
+    ) -> Mapping[str, StoredResource]:
+        """Return the resources that have these names, as `by_name` does, by their names in lower case."""
+
     def by_did(self, type: TypeId, did: str) -> StoredResource | None:
         """Return the resource that has a DID; of several, one whose deletion was not requested, then the oldest."""
 
@@ -312,6 +317,9 @@ class Snapshot(Protocol):
 
         `account` is None for accounts, as in their references.
         """
+
+    def unresolved_names(self, names: Sequence[str]) -> frozenset[str]:
+        """Return which of these names, in lower case, and DIDs some unresolved reference has."""
 
     def events_of(self, id: ResourceId) -> tuple[ResourceEvent, ...]:
         """Return the events of a resource, also of a removed one, as far as they were not purged."""

@@ -58,6 +58,7 @@ DELETION_POLICY: Final = str(TypeUri(context="resource", name="DeletionPolicy"))
 """The annotation about what a resource describes: `Retain` keeps it, `Force` deletes it although others need it."""
 RETAIN, FORCED = "Retain", "Force"
 DEFAULT_LIMIT: Final = 100
+_CORE: Final = Types()
 RETRIES: Final = 5  # of a batch whose resources others have changed meanwhile
 
 
@@ -134,7 +135,7 @@ class Resources:
 
     def types(self) -> Types:
         """Return the types of the node."""
-        return Types()
+        return _CORE
 
     def apply(self, subject: Subject, batch: Batch) -> tuple[Outcome, ...]:
         """Apply a batch as a whole; return the outcomes in the order of dependencies. Raises `InvalidManifests`."""
@@ -387,7 +388,11 @@ class Resources:
         self, transaction: Transaction, stored: Sequence[StoredResource], now_ms: int, subject: Subject
     ) -> None:
         """Give unresolved references the ids of resources that have appeared."""
+        names = [one.name.lower() for one in stored] + [one.did for one in stored if one.did is not None]
+        awaited = transaction.unresolved_names(names)
         for resource in stored:
+            if resource.name.lower() not in awaited and resource.did not in awaited:
+                continue
             waiting = transaction.unresolved_to(resource.type, resource.account, resource.name, resource.did)
             changes = [
                 pin_references(
