@@ -21,6 +21,11 @@ COUNTED, HOURLY = "counted.records", "counted.hourly"
 COLUMNS = ("id BIGINT", "at TIMESTAMP(3)")
 WINDOWS = "SELECT window.start AS event_time, count(*) AS n FROM records GROUP BY window(at, '1 hour')"
 REFERENCE: Final = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+MANIFESTS: Final = b"""
+{$schema: VariableSet, headers: {name: env}, spec: {variables: {a: '1'}}}
+---
+{$schema: SecretSet, headers: {name: keys}, spec: {secrets: {pw: swordfish}}}
+"""
 RATE: Final = 1  # request a second, after a burst of five
 LIMITED: Final = 429
 
@@ -89,6 +94,7 @@ def test_each_documented_metric_counts_what_clients_have_seen(counting: Story) -
             ask(story, "POST", f"/{COUNTED}/ingest?wait=commit", '{"id": 5, "at": "2026-01-01T09:40:00Z"}')
             == 200
         )
+    number = len(story.node.run("apply -f - --wait --output json", stdin=MANIFESTS))
     send_nonsense(story)
     while ask(story, "GET", f"/{COUNTED}/refs/head") != LIMITED:
         """The burst is not used up."""
@@ -104,6 +110,10 @@ def test_each_documented_metric_counts_what_clients_have_seen(counting: Story) -
         "odf_http_rate_limited_total": 1,
         "odf_http_connections_closed_total": 0,
         "odf_audit_dropped_total": 0,
+        "odf_resource_attempts_total": number,
+        "odf_resource_attempt_seconds": number,
+        "odf_resources": number + 1,  # and the account
+        "odf_resources_due": 0,
     }
     story.node.eventually(lambda: {name: served(story)[name] for name in exact} == exact)
     found = served(story)

@@ -7,6 +7,7 @@ from typing import Final
 
 import grpc
 import structlog
+from prometheus_client import REGISTRY
 
 from odf_common.adapters.local.key_files import node_key
 from odf_common.adapters.local.process_files import Staging
@@ -38,6 +39,7 @@ from odf_coordinator.operations.rename_and_delete import DatasetNames
 from odf_coordinator.operations.reset_and_commit import DatasetEditor
 from odf_coordinator.operations.rollback import DerivativeRollback
 from odf_coordinator.operations.waiting import Waiting
+from odf_coordinator.resources.counts import ResourceCounts
 from odf_coordinator.resources.flows.flow_servicer import register as register_flows
 from odf_coordinator.resources.flows.flow_wiring import FlowPorts
 from odf_coordinator.resources.flows.node_tasks import NodeTasks, Peer
@@ -106,7 +108,7 @@ def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeRes
         sync=_peer(settings, "sync", settings.sync_grpc),
         is_multi_tenant=is_multi_tenant,
     )
-    return build_resources(
+    resources = build_resources(
         settings.home,
         parts.creator,
         parts.names,
@@ -114,6 +116,8 @@ def _resources(env: Environment, parts: Dependencies, ingest: Ingest) -> NodeRes
         url=settings.resources,
         keys_file=settings.resource_keys_file,
     )
+    REGISTRY.register(ResourceCounts(resources.store))
+    return resources
 
 
 def _peer(settings: Settings, name: str, address: str | None) -> Peer:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
+from prometheus_client import Counter, Gauge, Histogram
 
 from odf_common.errors import Conflict, OdfError
 from odf_common.resources.failures import FailureClass, failure_class, failure_code
@@ -22,6 +23,21 @@ RECONNECT_SECONDS: Final = 1.0
 LEASE_POLL_SECONDS: Final = 5.0  # between attempts at a resource that another controller holds
 THREADS: Final = 4
 Json = dict[str, Any]
+SUCCEEDED: Final = "succeeded"
+ATTEMPTS: Final = Counter(
+    "odf_resource_attempts_total",
+    "Attempts of controllers at resources, by outcome: succeeded, or the class of the failure.",
+    ("type", "outcome"),
+)
+SECONDS: Final = Histogram(
+    "odf_resource_attempt_seconds",
+    "Time of an attempt, from its lease until its outcome is stored.",
+    ("type",),
+    buckets=(0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
+)
+DUE: Final = Gauge(
+    "odf_resources_due", "Resources that wait for an attempt, or for the time of their next one."
+)
 
 
 class LeaseHeld(Conflict):
@@ -52,6 +68,11 @@ class Work:
     resource: Json
     token: int
     is_deleting: bool
+
+    @property
+    def type(self) -> str:
+        """The name of its type."""
+        return str(self.resource["$schema"]).rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +132,7 @@ class ReconcileLoop:
                 return
             self._queued[id] = due
             heapq.heappush(self._due, (due, id))
+            DUE.set(len(self._queued))
             self._changed.notify_all()
 
     def _watch(self, stop: threading.Event) -> None:
@@ -137,6 +159,7 @@ class ReconcileLoop:
                 if self._queued.get(resource) != due:
                     continue  # it was requested earlier
                 del self._queued[resource]
+                DUE.set(len(self._queued))
                 self._running.add(resource)
             yield resource
 
@@ -145,7 +168,11 @@ class ReconcileLoop:
         try:
             work = self._store.begin(id, lease_ms=LEASE_MS)
             if work is not None:
-                pause = self._store.end(id, work.token, self._report(work))
+                with SECONDS.labels(work.type).time():
+                    report = self._report(work)
+                    pause = self._store.end(id, work.token, report)
+                outcome = report.failure_class.value if report.failure else SUCCEEDED
+                ATTEMPTS.labels(work.type, outcome).inc()
         except OdfError as error:
             is_held = error.code == LeaseHeld.__name__
             if not is_held:

@@ -14,6 +14,7 @@ from odf_coordinator.resources.draft import ManifestDraft
 from odf_coordinator.resources.lookups import (
     NODE_ACCOUNT,
     ExistingDatasets,
+    Lookups,
     account_named,
     dataset_alias,
     dataset_named,
@@ -21,14 +22,14 @@ from odf_coordinator.resources.lookups import (
     require_free_alias,
 )
 from odf_coordinator.resources.resolution import ApplyWarning, dataset_inputs
-from odf_coordinator.resources.store import Snapshot, StoredResource
+from odf_coordinator.resources.store import StoredResource
 
 
 def did_of(
     manifest: ResourceManifest,
     owner: AccountHandle,
     stored: Did | None,
-    state: Snapshot,
+    state: Lookups,
     datasets: ExistingDatasets,
 ) -> Did | None:
     """Return the DID of a declared dataset: the stored one, or that of one to adopt; None: it will be new.
@@ -56,7 +57,7 @@ def _require_adoptable(manifest: ResourceManifest, did: Did, alias: str, dataset
         raise InvalidInput(text=f"the dataset {named} exists and is {kind}", where="spec.kind", hint=hint)
 
 
-def _require_undeclared(did: Did, state: Snapshot) -> None:
+def _require_undeclared(did: Did, state: Lookups) -> None:
     """Raise `InvalidInput` if another resource declares a dataset."""
     other = state.by_did(type_id(DATASET.uri), did)
     if other is not None and other.deleted_ms is None:
@@ -84,7 +85,7 @@ class DatasetInputs:
     """Checks the inputs of queries against the batch, the store and the catalog."""
 
     def __init__(
-        self, drafts: Sequence[ManifestDraft], state: Snapshot, datasets: ExistingDatasets, reader: Reader
+        self, drafts: Sequence[ManifestDraft], state: Lookups, datasets: ExistingDatasets, reader: Reader
     ) -> None:
         """Look inputs up in what is applied together, and in what exists."""
         self._drafts = [draft for draft in drafts if draft.manifest.type is DATASET]
