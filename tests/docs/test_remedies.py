@@ -67,6 +67,10 @@ FOLLOWED: Final = {
         f"{COORDINATOR}/test_references.py::test_a_reference_that_cannot_be_read_hides_no_other"
     ),
     "odf_common/adapters/local/repositories.py UnknownRepository.advice": LOST,
+    "odf_common/adapters/local/resource_backup.py StoreInUse.advice": (
+        "tests/integration/test_resources_are_backed_up.py"
+        "::test_resources_survive_a_rotation_and_are_restored_with_their_secrets"
+    ),
     "odf_common/resources/secret_encryption.py InvalidJwe.advice": (
         "tests/integration/test_secrets_are_encrypted_by_clients.py"
         "::test_what_the_command_encrypts_only_the_node_opens_before_and_after_a_rotation"

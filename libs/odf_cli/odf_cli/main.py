@@ -66,7 +66,7 @@ COMMANDS: Final = {
     "hash": "Print logical or physical hashes of files.",
     "block": "Encode and decode metadata blocks.",
     "parse-ref": "Parse dataset references.",
-    "system": "Free space: drop data that can be recomputed.",
+    "system": "Back up and restore resources; free space on disk.",
     "completion": "Print a completion script for your shell.",
     "schema": "Print the schema of manifests.",
 }
@@ -79,7 +79,7 @@ MODULES: Final = {
         "datasets": ("add", "rename", "delete"),
         "engine": ("sql", "verify"),
         "keys": ("key", "prove"),
-        "node": ("down", "logs", "config", "doctor", "topics", "system", "completion"),
+        "node": ("down", "logs", "config", "doctor", "topics", "completion"),
         "plumbing": ("hash", "block", "parse-ref"),
         "schemas": ("schema", "explain"),
         "resources": ("apply", "diff", "get", "history", "reconcile", "types"),

@@ -4,47 +4,22 @@ import threading
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from odf_testing.killed_children import fork, is_survivor, kill_before
+from odf_testing.resource_node import apply, exported, node, opened, stored
 
-from odf_common.adapters.local.secret_key_files import drop_former_keys, load_secret_keys, rotate_secret_keys
-from odf_common.adapters.system_clock import SYSTEM_CLOCK
-from odf_common.resources.registry import CORE_TYPES
-from odf_common.resources.resource_manifests import InvalidManifests, written_resources
-from odf_common.resources.secret_encryption import SecretPlace, decrypt_at_rest
+from odf_common.adapters.local.secret_key_files import load_secret_keys, rotate_secret_keys
+from odf_common.resources.resource_manifests import InvalidManifests
 from odf_common.resources.secret_keys import SecretKeys
-from odf_coordinator.resources.callers import Subject
-from odf_coordinator.resources.documents import etag, input_view
-from odf_coordinator.resources.pre_apply import PreApply
-from odf_coordinator.resources.secret_rotation import SecretRotation
-from odf_coordinator.resources.sql_store import SqlResourceStore
-from odf_coordinator.resources.store import START, Query, StoredResource
-from odf_coordinator.resources.use_cases import Batch, Resources
+from odf_coordinator.resources.documents import etag
+from odf_coordinator.resources.store import START
+from odf_coordinator.resources.use_cases import Resources
 
 SETS = 3
 SECRETS = "{$schema: SecretSet, headers: {name: keys-%d}, spec: {secrets: {pw: swordfish-%d, old: x}}}"
 TARGET = "{$schema: WebhookTarget, headers: {name: bell}, spec: {url: 'https://a.example', secret: carp}}"
 ACCOUNT = "{$schema: Account, headers: {name: ann}, spec: {email: a@b.example, password: 'trout trout'}}"
-
-
-def node(home: Path) -> tuple[Resources, SecretRotation]:
-    """Return the resources of a home, and the rotation of its keys."""
-    store = SqlResourceStore.open(home)
-    resources = Resources(
-        store=store,
-        clock=SYSTEM_CLOCK,
-        pre_apply=lambda: PreApply(keys=load_secret_keys(home)),
-        controlled=frozenset(str(kind.uri) for kind in CORE_TYPES),
-    )
-    rotation = SecretRotation(
-        store=store,
-        load=partial(load_secret_keys, home),
-        add=partial(rotate_secret_keys, home),
-        drop=partial(drop_former_keys, home),
-    )
-    return resources, rotation
 
 
 @pytest.fixture
@@ -56,50 +31,10 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def apply(resources: Resources, *texts: str) -> list[str]:
-    """Apply manifests, and return the outcomes."""
-    batch = Batch(written=written_resources("\n---\n".join(texts).encode()))
-    return [one.outcome for one in resources.apply(Subject(), batch)]
-
-
-def stored(resources: Resources) -> list[StoredResource]:
-    with resources.store.read() as snapshot:
-        return list(snapshot.find(Query()).resources)
-
-
-def exported(resources: Resources) -> list[str]:
-    types = resources.types()
-    return [str(input_view(types.of_schema(one.schema), one.document)) for one in stored(resources)]
-
-
 def versions(resources: Resources) -> object:
     with resources.store.read() as snapshot:
         events = [(event.position, event.kind) for event in snapshot.events_after(START)]
     return [(one.id, one.generation, etag(one), one.updated_ms) for one in stored(resources)], events
-
-
-def texts_of(resources: Resources) -> list[tuple[str, str, str]]:
-    """Return id, path and JWE of all secrets, also of those in the history."""
-    with resources.store.read() as snapshot:
-        specs: list[tuple[str, Any]] = [
-            (one.id, one.document["spec"]) for one in snapshot.find(Query()).resources
-        ]
-        payloads = [(event.resource, event.payload) for event in snapshot.events_after(START)]
-    specs += [(id_, payload["spec"]) for id_, payload in payloads if payload and "spec" in payload]
-    found = []
-    for id_, spec in specs:
-        entries: dict[str, Any] = {f"secrets.{name}": one for name, one in spec.get("secrets", {}).items()}
-        entries |= {"secret": spec["secret"]} if "secret" in spec else {}
-        found += [(id_, f"spec.{path}", entry["value"]) for path, entry in entries.items()]
-    return found
-
-
-def opened(resources: Resources, keys: SecretKeys) -> list[str]:
-    """Return all secrets; raises `InvalidJwe` for one that does not open."""
-    return [
-        decrypt_at_rest(text, SecretPlace(account="odf", resource=id_, path=path), keys)
-        for id_, path, text in texts_of(resources)
-    ]
 
 
 def test_all_secrets_open_by_the_new_key_and_no_resource_changes(home: Path) -> None:

@@ -1,4 +1,4 @@
-"""The node itself: `odf down`, `logs`, `config`, `doctor`, `topics`, `system` and `completion`."""
+"""The node itself: `odf down`, `logs`, `config`, `doctor`, `topics` and `completion`."""
 
 import os
 import signal
@@ -11,17 +11,13 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from odf_cli import clients
 from odf_cli.embedded.node_file import NoNode, forget_node, is_running, read_node
 from odf_cli.embedded.orphans import end_leftovers
 from odf_cli.embedded.parts.log_excerpt import readable
 from odf_cli.exit_codes import ExitCode
-from odf_cli.name_lookup import dataset_argument
-from odf_cli.output import confirm, echo, output_option, print_object, print_rows, remark
-from odf_cli.suggestions import CommandGroup
+from odf_cli.output import echo, output_option, print_rows, remark
 from odf_cli.user_input import Count
 from odf_common.errors import NotFound, Unavailable, nearest
-from odf_common.proto.odf.node.v1.coordinator_pb2 import DropDataRequest
 from odf_common.service.settings import describe_variables, load
 
 STOP_TIMEOUT_SECONDS: Final = 40.0  # longer than the supervisor's own limits
@@ -235,39 +231,6 @@ def topics_command(output: str) -> None:
         for spec in node_topics(topic_policy(settings), settings.kafka_prefix)
     ]
     print_rows(rows, output)
-
-
-@click.group("system", cls=CommandGroup)
-def system_command() -> None:
-    """Free space on the node's disk.
-
-    \b
-    Example:
-      odf system drop-data flights.delays.hourly --yes
-    """
-
-
-@system_command.command("drop-data")
-@dataset_argument
-@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@output_option
-def drop_data(*, dataset: str, yes: bool, output: str) -> None:
-    """Delete the data slices and checkpoints of a derivative; its chain stays, and `odf pull` recomputes them.
-
-    Refused for roots and copies, if an input no longer has the blocks that the derivative read, and if the data was
-    computed by another engine or engine version.
-
-    \b
-    Example:
-      odf system drop-data flights.delays.hourly --yes
-      odf pull flights.delays.hourly
-    """
-    if not yes:
-        confirm(f"Delete the data of {dataset}? The next pull recomputes it.")
-    with clients.coordinator() as coordinator:
-        dropped = coordinator.DropData(DropDataRequest(ref=dataset), timeout=clients.STREAM_TIMEOUT_SECONDS)
-    row = {"dataset": dropped.alias, "slices": dropped.slices, "checkpoints": dropped.checkpoints}
-    print_object({**row, "bytes": dropped.size}, output)
 
 
 @click.command("completion", short_help="Print a completion script for your shell.")

@@ -77,6 +77,11 @@ class SecretKeys:
         firsts = (self.of_type(OctKey)[:1], self.of_type(ECKey)[:1], self.of_type(RSAKey)[:1])
         return type(self)(tuple(key for first in firsts for key in first))
 
+    def before(self, others: Self) -> Self:
+        """Return these keys, and those of the others that are not among them: they only open what exists."""
+        own = {key.kid for key in self.keys}
+        return type(self)((*self.keys, *(key for key in others.keys if key.kid not in own)))
+
     def of_type(self, kind: type[KeyOfType]) -> tuple[KeyOfType, ...]:
         """Return the keys of a type, the current one first."""
         return tuple(key for key in self.keys if isinstance(key, kind))

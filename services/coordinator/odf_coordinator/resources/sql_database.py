@@ -21,11 +21,12 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from odf_common.adapters.local.durable import PRIVATE, make_folder, sync_folder
 from odf_common.adapters.local.faults import translate_os_errors
+from odf_common.adapters.local.resource_backup import STORE, VERSION
 from odf_common.errors import OdfError, StorageUnavailable
-from odf_coordinator.resources.sql_tables import METADATA, STATE, VERSION
+from odf_coordinator.resources.sql_tables import METADATA, STATE
 from odf_coordinator.resources.store import ResourcesUnreadable
 
-FILE: Final = "resources.db"
+FILE: Final = STORE
 SERVER: Final = "the database of ODF_RESOURCES"
 LOCK_SECONDS: Final = 5
 STATEMENT_SECONDS: Final = 9  # a server that is silent for longer is given up

@@ -28,7 +28,6 @@ from odf_coordinator.resources.store import (
     TypeId,
 )
 
-VERSION: Final = 1
 METADATA: Final = MetaData()
 KEY: Final = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 NODE: Final = ""  # the scope of names of accounts, which own themselves

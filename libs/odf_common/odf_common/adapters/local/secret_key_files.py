@@ -5,7 +5,8 @@ would be encrypted by keys that are nowhere else.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -59,11 +60,31 @@ def drop_former_keys(home: Path, configured: Path | None = None) -> SecretKeys:
     return _replace(home, configured, SecretKeys.current)
 
 
-def _replace(home: Path, configured: Path | None, change: Callable[[SecretKeys], SecretKeys]) -> SecretKeys:
+@translating_os_errors
+def add_secret_keys(home: Path, keys: SecretKeys, configured: Path | None = None) -> SecretKeys:
+    """Add keys of a backup, which are current from then on, and return all; those that exist stay behind them."""
+    file = configured or home / "keys" / FILE
+    if configured is None and not durable.exists(file):
+        durable.make_folder(file.parent, mode=durable.PRIVATE_FOLDER)
+        durable.create(file, keys.text().encode(), mode=durable.PRIVATE)
+    if _read(file).keys[: len(keys.keys)] == keys.keys:
+        return _read(file)
+    return _replace(home, configured, keys.before)
+
+
+@contextmanager
+def lock_secret_keys(home: Path, configured: Path | None = None) -> Iterator[SecretKeys]:
+    """Yield the keys; no process replaces them meanwhile."""
     load_secret_keys(home, configured)
     file = configured or home / "keys" / FILE
     with durable.lock_file(file.with_name(file.name + _LOCK)):
-        keys = change(_read(file))
+        yield _read(file)
+
+
+def _replace(home: Path, configured: Path | None, change: Callable[[SecretKeys], SecretKeys]) -> SecretKeys:
+    file = configured or home / "keys" / FILE
+    with lock_secret_keys(home, configured) as former:
+        keys = change(former)
         durable.write(file, keys.text().encode(), mode=durable.PRIVATE)
     return keys
 
