@@ -65,11 +65,6 @@ class NodeResources:
         """Return the functions that run until the coordinator stops."""
         return self.loop.run, self.flows.run, self.run_purge, self.status.run, self.rotation.resume
 
-    @property
-    def background(self) -> tuple[Callable[[threading.Event], None], ...]:
-        """Its work in the background: each runs until it is stopped."""
-        return (self.loop.run, self.run_purge, self.status.run, self.rotation.resume)
-
     def run_purge(self, stop: threading.Event) -> None:
         """Forget, each hour until stopped, what was removed long ago, and old events of attempts."""
         while not stop.wait(PURGE_SECONDS):
