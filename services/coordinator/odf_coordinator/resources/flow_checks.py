@@ -12,13 +12,13 @@ from odf_common.resources.node_events import EventType
 from odf_common.resources.references import DATASET_TYPE
 from odf_common.resources.registry import FLOW, TASK
 from odf_common.resources.selectors import DATASET_KIND, Selector
+from odf_common.resources.templates import IN_PAYLOAD, Template
 
 # Tasks and triggers that this node does not carry out, with the reason.
 MISSING: Final[Mapping[type, str]] = MappingProxyType(
     {
         specs.TaskCompaction: "this node cannot compact datasets yet",
         specs.TaskGarbageCollection: "this node cannot collect garbage yet",
-        specs.TaskWebhookCall: "this node does not call WebhookTarget resources yet",
         specs.FlowTriggerSource: "this node does not count the records of Source resources yet",
     }
 )
@@ -58,12 +58,21 @@ def check_flow(spec: specs.FlowSpec) -> None:
         raise InvalidInput(where="spec.tasks", text="a flow needs a task")
     for n, task in enumerate(spec.tasks):
         where = f"spec.tasks[{n}]"
+        if isinstance(task, specs.TaskWebhookCall):
+            _check_payload(task, f"{where}.payload")
         _require_carried_out(task, where)
         _check_target(task, spec.target, where)
     for n, trigger in enumerate(spec.triggers):
         where = f"spec.triggers[{n}]"
         _require_carried_out(trigger, where)
         _check_loop(trigger, spec, where)
+
+
+def _check_payload(task: specs.TaskWebhookCall, where: str) -> None:
+    try:
+        Template.parse(task.payload or "", IN_PAYLOAD)
+    except InvalidInput as error:
+        raise error.with_facts(where=where) from error
 
 
 def is_applicable(task: specs.TaskSpec, kind: object) -> bool:

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
@@ -203,6 +203,7 @@ class FlowRunner:
             spec=task_spec(saved.document["spec"]),
             target={} if target is None else target.document,
             references=references,
+            task=saved.id,
             flow=task.details["flow"],
             run=instance.run,
             event=instance.cause.event,
@@ -225,10 +226,12 @@ class FlowRunner:
     def _attempts(self, leased: LeasedTask) -> TaskEnd:
         """Do a task, and repeat it after transient failures."""
         cancellation, pauses = leased.request.cancellation, iter(self._limits.retry_seconds)
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 cancellation.check()
-                remark = self._tasks.perform(leased.request)
+                remark = self._tasks.perform(replace(leased.request, attempt=attempt))
             except TaskCancelled as error:
                 return _end(leased, RunOutcome.CANCELLED, str(error))
             except OdfError as error:

@@ -22,8 +22,11 @@ from odf_common.proto.odf.node.v1.sync_pb2 import (
 from odf_common.proto.odf.node.v1.sync_pb2_grpc import SyncStub
 from odf_common.proto.odf.node.v1.verifier_pb2 import VerifyRequest
 from odf_common.proto.odf.node.v1.verifier_pb2_grpc import VerifierStub
+from odf_common.proto.odf.node.v1.webhooks_pb2 import CallWebhookRequest
+from odf_common.proto.odf.node.v1.webhooks_pb2_grpc import WebhooksStub
 from odf_common.resources import specs
 from odf_common.resources.failures import DependencyMissing
+from odf_common.resources.templates import IN_PAYLOAD, Template, json_text, payload_values
 from odf_coordinator.catalog.datasets import DatasetHandle
 from odf_coordinator.operations.pull import Puller, PullProgress
 from odf_coordinator.resources.flow_checks import task_name
@@ -32,6 +35,8 @@ from odf_coordinator.resources.lookups import NODE_ACCOUNT
 
 T = TypeVar("T")
 VALID: Final = "valid"
+WEBHOOK_SECONDS: Final = 15.0  # more than an attempt takes
+MAX_PAUSE_SECONDS: Final = 60.0  # of the pause that a receiver asks for
 
 
 class TaskImpossible(Refused):
@@ -95,6 +100,8 @@ class NodeTasks:
                 return self._copy(
                     request.cancellation, lambda stub: stub.Pull(pull, timeout=STREAM_TIMEOUT_SECONDS)
                 )
+            case specs.TaskWebhookCall(payload=payload):
+                return self._call_webhook(request, payload)
             case other:
                 raise TaskImpossible(text=f"this node does not do {task_name(other)}")
 
@@ -145,6 +152,28 @@ class NodeTasks:
                 raise NotVerified(text=f"{verdict.dataset} is {verdict.verdict}: {problems}".rstrip(": "))
         return f"{VALID}: {count_of(sum(verdict.blocks for verdict in verdicts), 'block')}"
 
+    def _call_webhook(self, request: TaskRequest, payload: str | None) -> str:
+        """Post the payload once; raises `Unavailable` for an answer after which a retry may succeed."""
+        target = request.references.get("target")
+        if target is None:
+            raise DependencyMissing(text="the WebhookTarget of the task does not exist")
+        name = target["headers"]["name"]
+        call = CallWebhookRequest(
+            target=json.dumps(target).encode(),
+            payload=_payload(request, payload).encode(),
+            delivery_id=request.task,
+            attempt=request.attempt,
+            event_type=str((request.event or {}).get("type", "")),
+        )
+        with self.sync.connect() as channel:
+            reply = WebhooksStub(channel).CallWebhook(call, timeout=WEBHOOK_SECONDS)
+        if reply.is_unwanted:
+            raise TaskImpossible(text=f"{name} wants no more messages (410)")
+        if reply.error:
+            request.cancellation.wait(min(reply.pause / 1000, MAX_PAUSE_SECONDS))
+            raise Unavailable(what=f"WebhookTarget {name}", why=reply.error)
+        return f"posted to {name}"
+
     def _pulled_from(self, alias: str) -> str:
         with self.sync.connect() as channel:
             reply = SyncStub(channel).ListAliases(ListAliasesRequest(refs=[alias], is_strict=True))
@@ -170,6 +199,20 @@ class NodeTasks:
                 f"on a node of several accounts, {task_name(request.spec)} is for the account {NODE_ACCOUNT}"
             )
             raise TaskImpossible(text=text)
+
+
+def _payload(request: TaskRequest, template: str | None) -> str:
+    """Return the body of a message: the event as JSON, unless the task has a template."""
+    dataset = (request.event or {}).get("dataset")
+    roots = {
+        "trigger": {"event": request.event, "dataset": dataset},
+        "target": dict(request.target),
+        "flow": request.flow,
+        "run": request.run,
+    }
+    if template is None:
+        return json_text(request.event)
+    return Template.parse(template, IN_PAYLOAD).fill(payload_values(roots)).text
 
 
 def _until_cancelled(call: "grpc.CallIterator[T]", cancellation: Cancellation) -> Iterator[T]:

@@ -59,6 +59,9 @@ class TaskRequest:
     """The document of the resource that it is for."""
     references: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Documents of the resources that the task refers to, by the name of the field."""
+    task: str
+    """Id of the Task resource, which is the same in each attempt."""
+    attempt: int = 1
     flow: str
     """Name of the flow."""
     run: int
