@@ -132,7 +132,7 @@ class Connection:
         self._receiving: asyncio.Future[msg.Message] | None = None
 
     def send(self, message: msg.Message, most: int | None = None) -> None:
-        """Send a message, and limit what the server may send next to `most` bytes; by default the maximum of its answer.
+        """Send a message, and limit what the server may send next to `most` bytes; by default the size of its answer.
 
         Raises as `expect` does if the server has meanwhile refused or ended the exchange.
         """
