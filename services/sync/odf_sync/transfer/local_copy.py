@@ -113,7 +113,7 @@ class Privacy:
 
 
 def require_accounts(alias: str, url: str, token: str | None) -> None:
-    """Raise `NotPrivateThere` unless the node at a dataset's URL has accounts: only such nodes keep datasets private."""
+    """Raise `NotPrivateThere` unless the node at a dataset's URL has accounts, as only such nodes do that."""
     if not any(is_multi_tenant(urljoin(url, base), lambda _: token) for base in BASES):
         raise NotPrivateThere(alias=alias, url=url)
 
