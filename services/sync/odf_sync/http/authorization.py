@@ -67,7 +67,7 @@ class Authorizer:
 
     @property
     def dataset_paths(self) -> tuple[str, ...]:
-        """Return the path patterns of datasets: with an account, and on a single-tenant node also without one."""
+        """Return the path patterns of datasets: with an account, and on a single-tenant node without one, too."""
         with_account = "/{account}/{dataset}"
         return (with_account,) if self.directory.is_multi_tenant else (NO_ACCOUNT, with_account)
 
