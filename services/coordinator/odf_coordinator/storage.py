@@ -198,7 +198,7 @@ class Slices:
 
     @translating_os_errors
     def tail(self, handle: DatasetHandle, records: int) -> pa.Table | None:
-        """Return the last records in offset order; None if there are no slices. Reads only the slices that have them."""
+        """Return the last records in offset order; None if there are no slices. Reads as few slices as possible."""
         read = self._datasets.reader(handle.id)
         return newest_records(
             read, handle.state.head, records, lambda slice_: read_slice(self.path(handle, slice_))

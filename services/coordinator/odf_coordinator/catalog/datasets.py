@@ -248,7 +248,7 @@ class Datasets:
     has_key: Callable[[DatasetId], bool] = lambda _: True
     stalls: Stalls = field(default_factory=Stalls)
     roots: set[DatasetId] = field(default_factory=set)
-    """A cache of datasets that are known to be roots, so they have no inputs; until they are deleted."""
+    """A cache of datasets that are known to be roots, which have no inputs. An import removes its dataset."""
 
     def find(self, ref: str) -> DatasetHandle:
         """Return the dataset with this alias or id.
