@@ -1,7 +1,8 @@
-"""Starts Spark's JVM so that it dies with this process, whatever it is doing, and with little of its environment.
+"""Starts Spark's JVM so that it is killed with this process, and with only the environment variables that it needs.
 
-On its own, the JVM exits when its standard input closes. During a garbage collection it notices that many seconds
-later, and while stopped (SIGSTOP) never: so the kernel is asked to kill it. PySpark has no option for the launcher.
+By itself, the JVM exits when its standard input is closed. It notices that many seconds later during a garbage
+collection, and never while it is stopped (SIGSTOP). So the kernel is asked to kill it. PySpark has no option for this,
+so its `Popen` is replaced.
 """
 
 import atexit
