@@ -218,7 +218,7 @@ def _singleton(client: Java, name: str) -> Java:
 
 
 def tree_of(plan: Java) -> Tree:
-    """Return a plan as a tree of plain values; queries named by WITH become its children."""
+    """Return a plan as a tree of plain values; the queries that its WITH defines become further children."""
     nodes = json.loads(plan.toJSON())
     expansions = [node for node in nodes if node["class"].endswith(".Expand")]
     if any(node["projections"] is None for node in expansions):
@@ -231,7 +231,7 @@ def tree_of(plan: Java) -> Tree:
 
 
 def _expansions(plan: Java) -> list[Any]:
-    """Return the projections of a plan's expansions, in pre-order: Spark omits some of them from its JSON."""
+    """Return the projections of the expansions in a plan, in pre-order, as Spark omits some of them from its JSON."""
     below = [
         expansion
         for index in range(plan.children().size())
@@ -247,7 +247,7 @@ def _expansions(plan: Java) -> list[Any]:
 
 
 def _named_queries(plan: Java) -> tuple[Tree, ...]:
-    """Return the queries that `WITH` names anywhere in an unresolved plan: Spark omits them from its JSON."""
+    """Return the queries that WITH defines anywhere in an unresolved plan, as Spark omits them from its JSON."""
     queries: list[Tree] = []
     if plan.getClass().getSimpleName() == "UnresolvedWith":
         relations = plan.cteRelations()

@@ -11,17 +11,17 @@ from typing import Final
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the words of a text."""
+    """Return the whitespace-separated names in a string."""
     return frozenset(text.split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restriction:
-    """Functions that cannot be used, in transforms or anywhere: why, and what to use instead."""
+    """Functions that may not be used in transforms, or at all, with the reason and the alternative."""
 
     functions: str
     classes: frozenset[str] = frozenset()
-    """Expressions without a function's name."""
+    """Classes of expressions that have no function name in SQL."""
     why: str
     instead: str = ""
 
@@ -389,7 +389,7 @@ OPTIONS: Final[Mapping[str, frozenset[str]]] = {
 
 
 def classes_by_function(text: str) -> Mapping[str, tuple[str, ...]]:
-    """Return the classes of each function of a table, in order."""
+    """Return the classes of each function in a listing, in order."""
     pairs = (word.partition(":") for word in text.split())
     return {name: tuple(filter(None, classes.split("+"))) for name, _, classes in pairs}
 
@@ -397,7 +397,7 @@ def classes_by_function(text: str) -> Mapping[str, tuple[str, ...]]:
 def _restrictions_of(
     restrictions: Iterable[Restriction],
 ) -> tuple[Mapping[str, Restriction], Mapping[str, tuple[str, Restriction]]]:
-    """Return the restrictions by function, and by class with the function's name (empty: the class has none)."""
+    """Return the restrictions by function, and by class with the name of its function (empty if it has none)."""
     functions: dict[str, Restriction] = {}
     classes: dict[str, tuple[str, Restriction]] = {}
     for restriction in restrictions:
