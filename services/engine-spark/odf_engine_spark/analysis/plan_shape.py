@@ -63,7 +63,8 @@ class Node:
     over: Over | None = None
     # Of a temporal join: the columns with the time asked for and the version's start.
     times: tuple[int, int] = (0, 0)
-    behind: int = 0  # of a running OVER: how long after its time a record is final; of sessions: their gap
+    # In microseconds. Of an OVER in order of time: from the time of a row until it is complete; of sessions: their gap.
+    behind: int = 0
     limit: int = 0
 
     @property

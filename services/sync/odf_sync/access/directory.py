@@ -74,7 +74,7 @@ class Lineage:
     def to_publish(self, dataset: DatasetId) -> frozenset[DatasetId]:
         """Return the private datasets whose content becomes public if `dataset` is made public.
 
-        Datasets with unknown inputs are not included: they cannot be published.
+        Datasets that only count as private because their inputs are unknown are not included.
         """
         self.sources(dataset)
         reached = frozenset[DatasetId]().union(*map(self._origins, self._seen[dataset].inputs))
@@ -222,7 +222,7 @@ class Directory:
         return self.store.role(entry.incarnation, account)
 
     def visibility(self, dataset: Incarnation) -> Visibility:
-        """Return the visibility of a dataset: private if it was chosen, or if it is derived from what is private.
+        """Return the visibility of a dataset: private if that was chosen, or if it has `private_origins`.
 
         By default it is private on a multi-tenant node, and public on a single-tenant one. Raises `Unavailable` while a
         chain that it depends on cannot be read.

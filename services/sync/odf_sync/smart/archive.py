@@ -262,8 +262,8 @@ def pack(blocks: Iterable[Link], out: BinaryIO, signature: ReadSignature = no_si
 def in_parts(blocks: Iterable[Link], most: int) -> Iterator[Iterator[Link]]:
     """Split the blocks into parts of at most `most` bytes, tar headers included; a larger block is a part of its own.
 
-    A part must be read before the next one is requested. The archive of a part is about as long as the part at most, as
-    blocks that do not compress keep their size.
+    A part must be read before the next one is requested. The archive of a part is no longer than the part, even if its
+    blocks do not compress.
     """
     number = size = 0
 

@@ -35,7 +35,7 @@ class PushedChain:
     head: Multihash | None
     blocks: Mapping[Multihash, bytes]
     is_forced: bool
-    """Whether the blocks replace the chain from their first one's predecessor on."""
+    """Whether the blocks replace those that follow the predecessor of the first block."""
     signature: ReadSignature = no_signature
     """Returns the signature that was sent with a block, or None if none was sent."""
     decoding: AbstractContextManager[object] = field(default_factory=nullcontext)

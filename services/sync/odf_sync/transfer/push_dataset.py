@@ -1,8 +1,8 @@
 """Pushes a dataset to another node, a folder or a bucket; only what is newer than the head there is sent.
 
 In a folder or a bucket, data and checkpoints are written first, then blocks, and the head last (spec: Dataset Sharing),
-so a reader sees either the complete old chain or the complete new one. A signature is written before its block, so an
-existing block always has its signature. A repeated push reuses what an interrupted one has written.
+so a reader sees either the complete old chain or the complete new one. A signature is written before its block: if
+a block exists, so does its signature. A repeated push reuses what an interrupted one has written.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
