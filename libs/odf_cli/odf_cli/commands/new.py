@@ -95,7 +95,7 @@ def new_command(
 def _reply(
     sample: str, form: str, options: Sequence[tuple[str, str]]
 ) -> tuple[SampleReply, list[bytes | None]]:
-    """Return what the node has inferred from the sample, and the keys of its messages; raises `SampleRefused`."""
+    """Return the findings of the node about the sample, and the keys of its messages; raises `SampleRefused`."""
     node = clients.this_node()
     keep_private(node.home)
     with Staging(node.home).holding() as staged:
